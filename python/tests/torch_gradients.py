@@ -50,6 +50,18 @@ def near(rank, function, *args):
     return function(*args)
 
 
+KEPT = []
+
+
+def kept(x):
+    KEPT.append(x * 2)
+    return KEPT[-1]
+
+
+def change_kept():
+    KEPT.pop().mul_(10).relu_()
+
+
 def gradients_of(context, number):
     return dist_autograd.get_gradients(context).get(WEIGHTS[number])
 
@@ -214,6 +226,17 @@ def what_is_changed_in_place_after_it_was_sent_has_the_gradient_of_what_was_sent
         again = call(1, same, view.clone() if call is near else view)
         x.relu_()
         return (sent.sum() + again.sum() * x.sum()).sum()
+
+    agrees(program)
+
+
+@law
+def what_a_worker_changes_in_place_after_it_has_answered_has_the_gradient_of_what_it_answered_with():
+    def program(call, w):
+        came = call(1, kept, w)
+        came = came.clone() if call is near else came
+        call(1, change_kept)
+        return (came * came).sum()
 
     agrees(program)
 

@@ -52,6 +52,20 @@ impl<'a> SmallTensor<'a> {
         Some(())
     }
 
+    /// Its lengths, and how many elements lie between neighbours in each dimension, if elements have so many bytes. None if they
+    /// do not take up all of the memory and no more, or there are none.
+    pub fn layout(&self, width: u8) -> Option<(Vec<i64>, Vec<i64>)> {
+        let mut number: i64 = 1;
+        let (mut shape, mut strides) = (vec![0; self.size.len()], vec![0; self.size.len()]);
+        let places = shape.iter_mut().zip(&mut strides);
+        for ((length, stride), said) in places.zip(&self.size).rev() {
+            (*length, *stride) = (i64::try_from(*said).ok()?, number);
+            number = number.checked_mul(*length)?;
+        }
+        let bytes = number.checked_mul(width.into())?;
+        (bytes > 0 && usize::try_from(bytes) == Ok(self.memory.len())).then_some((shape, strides))
+    }
+
     fn read(rest: &mut &'a [u8]) -> Option<Self> {
         let [kind, wants, dimensions] = take(rest)?;
         let size = (0..dimensions).map(|_| take(rest).map(u64::from_le_bytes));
@@ -108,5 +122,33 @@ mod tests {
         }
         bytes.push(0);
         assert_eq!(read(&bytes), None);
+    }
+    #[test]
+    fn lengths_that_do_not_fit_the_memory_have_no_layout() {
+        let layout = |size: &[u64], bytes| {
+            let (kind, wants, memory) = (0, false, vec![0; bytes]);
+            let (size, memory) = (size.to_vec(), &memory[..]);
+            let tensor = SmallTensor {
+                kind,
+                wants,
+                size,
+                memory,
+            };
+            tensor.layout(4)
+        };
+        assert_eq!(layout(&[2, 3], 24), Some((vec![2, 3], vec![3, 1])));
+        assert_eq!(layout(&[], 4), Some((Vec::new(), Vec::new())));
+        for (size, bytes) in [
+            (&[2, 3][..], 23),
+            (&[2, 3], 25),
+            (&[0], 0),
+            (&[], 0),
+            (&[u64::MAX], 4),
+            (&[u64::MAX, 0], 0),
+            (&[1 << 62, 4, 2], 8),
+            (&[1 << 62], 0),
+        ] {
+            assert_eq!(layout(size, bytes), None, "{size:?}, {bytes} bytes");
+        }
     }
 }

@@ -24,6 +24,7 @@ mod calls;
 mod contexts;
 mod coroutines;
 mod deferred;
+mod dlpack;
 mod errands;
 mod errors;
 mod futures;

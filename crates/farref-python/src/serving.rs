@@ -35,7 +35,10 @@ farref::__private::inventory::submit! {
 
 fn with_interpreter(then: &mut dyn FnMut()) {
     // None if it is ending: functions find that out themselves.
-    let _entered = thread_state::attach(|_| then());
+    let _entered = thread_state::attach(|py| {
+        then();
+        torch_serving::see_to_what_is_left(py);
+    });
 }
 
 /// Calls a function of Python.

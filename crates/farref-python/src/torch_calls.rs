@@ -138,7 +138,8 @@ pub(crate) fn torch_fetch(
     }
 }
 
-/// Tells another worker of gradients, and waits until it is through with them. Returns the pickle of what it answers.
+/// Tells another worker of gradients, calls `meanwhile`, and waits until the other is through with them. Returns the pickle of what
+/// it answers.
 #[pyfunction]
 pub(crate) fn torch_gradients<'py>(
     py: Python<'py>,
@@ -147,6 +148,7 @@ pub(crate) fn torch_gradients<'py>(
     sender: u32,
     pickle: &Bound<'py, PyBytes>,
     beside: Option<Bound<'py, PyAny>>,
+    meanwhile: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     alive()?;
     let peer = worker.worker().peer(to);
@@ -154,7 +156,12 @@ pub(crate) fn torch_gradients<'py>(
     let call = gradients::on(&peer, leaving(sender, pickle, beside, None)?).untyped();
     // However long it takes: a worker that is gone is noticed.
     let call = Limit::seconds(None)?.apply(Building(call));
-    match runtime::wait(py, call.0)? {
+    let pending = call.0.start();
+    let done = meanwhile.map_or(Ok(()), |then| then.call0().map(drop));
+    // Whatever has become of that: the other worker is at it.
+    let answer = runtime::wait(py, pending)?;
+    done?;
+    match answer {
         Ok(Object::Pickled(message)) => pickle_of(py, &message),
         Ok(_) => Err(no_message()),
         Err(error) => Err(to_python(py, error)),

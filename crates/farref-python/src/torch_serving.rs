@@ -3,12 +3,16 @@
 //! # Invariants
 //!
 //! - **TS-1** As DE-1 and DE-2 of [`deferred`](crate::deferred): functions run on threads that may wait, and for nobody.
+//! - **TS-2** What autograd has to do about an answer that has tensors is done when that has gone out, by the thread that has
+//!   carried out the call, while the caller is at it; or before the next call is carried out, if that comes first.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use farref::functions::CallScope;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
 
 use crate::coroutines::{Answer, Completion};
 use crate::errors::{Raised, interpreter_ends, raised};
@@ -20,6 +24,24 @@ use crate::torch_message::{answer, arrived};
 use crate::user_code;
 
 static SERVED: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// TS-2: whether this thread has left something to be done.
+    static LEFT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// TS-2: called by a thread that has no more calls to carry out for now.
+pub(crate) fn see_to_what_is_left(py: Python<'_>) {
+    static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if !LEFT.take() {
+        return;
+    }
+    let done = helper_of(py, &MAKE, "farref.torch._edges", "make_left")
+        .and_then(|make| user_code::call(make, &PyTuple::empty(py), None));
+    if let Err(error) = done {
+        error.write_unraisable(py, None);
+    }
+}
 
 struct Serving;
 
@@ -60,7 +82,11 @@ pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
             let answered = user_code::call(helper(py, &SERVE, "serve")?, &request, None)?;
             match stays {
                 true => Ok(Object::here(answered)),
-                false => answer(&answered),
+                false => {
+                    let answer = answer(&answered)?;
+                    LEFT.set(!answered.get_item(2)?.is_none());
+                    Ok(answer)
+                }
             }
         })
     });

@@ -1,8 +1,11 @@
-//! Small tensors beside messages of PyTorch's layer ([`small_tensors`]), as `farref.torch._tensors` has them: tuples.
+//! Small tensors beside messages of PyTorch's layer ([`small_tensors`]), as `farref.torch._tensors` has them: tuples, in which
+//! those that have come are [capsules](crate::dlpack) where they can be.
 
 use farref_pickle::small_tensors::{self, SmallTensor};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyInt, PyList, PyTuple};
+
+use crate::dlpack;
 
 /// What is beside a message, if it is tensors that go so and nothing else.
 pub(crate) fn write(beside: &Bound<'_, PyAny>) -> Option<Vec<u8>> {
@@ -50,6 +53,10 @@ pub(crate) fn into_python<'py>(
 ) -> PyResult<Bound<'py, PyTuple>> {
     let written = PyList::empty(py);
     for tensor in tensors {
+        if let Some(capsule) = dlpack::capsule(py, &tensor) {
+            written.append((py.None(), py.None(), py.None(), tensor.wants, capsule?))?;
+            continue;
+        }
         let (size, memory) = (
             PyTuple::new(py, tensor.size)?,
             PyByteArray::new(py, tensor.memory),

@@ -7,7 +7,7 @@ import traceback
 import torch
 from farref import _core, _errors
 
-from . import _agent, _grad, _rref, _tensors
+from . import _agent, _edges, _grad, _rref, _tensors
 
 
 def __getattr__(name):
@@ -72,10 +72,10 @@ def _beside(tensors, to, late=None):
     return _tensors.pack(tensors, to), forks, late
 
 
-def message_of(value, to):
+def message_of(value, to, later=False):
     """An answer."""
     pickle, tensors = _internal().serialize(value)
-    grad = None if _grad.current_id() is None else _grad.leaving(tensors, to, forced=False)
+    grad = None if _grad.current_id() is None else _grad.leaving(tensors, to, False, later)
     return pickle, _beside(tensors, to), grad
 
 
@@ -137,6 +137,8 @@ def _python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecut
         future = _core.torch_start(
             agent._worker, dst._place, seconds, isAsyncExecution, agent._info._id, pickledPythonUDF, beside, grad, context
         )
+        if grad is not None:
+            _edges.prepare_to_receive()
         # The name of the function is at the beginning.
         return _agent.unless_dead(future, dst) if _agent.BARRIERS_END in pickledPythonUDF[:200] else future
     except _errors.Error as error:
@@ -267,18 +269,21 @@ def invoke_remote_torchscript(dstWorkerName, qualifiedNameStr, rpcTimeoutSeconds
 
 
 def serve(stays, message):
-    """Carries out a call, and returns the answer: a message, or what stays here. Runs on a thread that may wait."""
+    """Carries out a call, and returns the answer: a message, or what stays here. Runs on a thread that may wait, and that sees to
+    what is :func:`left <_edges.make_left>` to be done when the answer has gone out."""
     _agent.started()
+    _edges.make_left()
     grad = message[2]
     if grad is None and _grad.current_id() is None:
         return _answer(stays, _run(*message), message[3])
     with _grad.entered(grad):
-        return _answer(stays, _run(*message), message[3])
+        return _answer(stays, _run(*message), message[3], True)
 
 
 def serve_later(completion, stays, message):
     """Carries out a call of a function that returns a future, and answers when that has ended."""
     agent = _agent.started()
+    _edges.make_left()
     caller = message[3]
     with _grad.entered(message[2]):
         value = _run(*message)
@@ -319,11 +324,11 @@ def _raised(error):
     return _internal().RemoteException(f"On {who}:\n{error!r}\n{trace}", type(error))
 
 
-def _answer(stays, value, caller):
+def _answer(stays, value, caller, later=False):
     if stays:
         return _rref.Held(value)
     try:
-        return message_of(value, caller)
+        return message_of(value, caller, later)
     except Exception as error:
         return message_of(_raised(error), caller)
 

@@ -106,9 +106,26 @@ class Arrived:
         self.tensors = tensors
 
 
+# Leaves for what is going to be received: made while an answer is waited for.
+_entrances = []
+
+
+def prepare_to_receive():
+    """Called when a message is on its way that is answered with tensors, maybe."""
+    if not _entrances and not torch.is_inference_mode_enabled():
+        _entrances.append(torch.empty((), requires_grad=True))
+
+
+def _entrance():
+    try:
+        return _entrances.pop()
+    except IndexError:
+        return torch.empty((), requires_grad=True)
+
+
 def receive(arrived):
     """The tensors, as outputs of a function of the graph; and that function."""
-    arrived.entrance = torch.empty((), requires_grad=True)
+    arrived.entrance = _entrance()
     if torch.is_grad_enabled():
         outputs = Names.apply_recv(arrived.entrance, arrived)
     else:
@@ -126,21 +143,54 @@ def _place(_):
     return Names.place
 
 
+# What has left and has no function yet. Whoever makes one has the lock: destructors that run meanwhile may come here, too.
+_left = collections.deque()
+_making = threading.RLock()
+
+
+def make_left():
+    """Sees to it that whatever has left has its function: called before code of the program runs that could change those tensors."""
+    if _left:
+        with _making:
+            while _left:
+                sent = _left[0]
+                try:
+                    sent._make()
+                except RuntimeError:
+                    pass  # who asks for it is told
+                # Not before: others look whether there are any, without the lock.
+                if _left and _left[0] is sent:
+                    _left.popleft()
+
+
 class Sent:
-    """Tensors that have left in a message."""
+    """Tensors that have left in a message. ``later``: their function is made when that has gone out, while its receiver is at it."""
 
-    __slots__ = ("_output",)
+    __slots__ = ("_output", "_tensors")
 
-    def __init__(self, tensors):
+    def __init__(self, tensors, later=False):
+        self._output, self._tensors = None, tensors
+        if later:
+            _left.append(self)
+        else:
+            self._make()
+
+    def _make(self):
+        if self._output is not None:
+            return
         if torch.is_grad_enabled():
-            self._output = _sent(tensors)
+            self._output = _sent(self._tensors)
         else:
             with torch.enable_grad():
-                self._output = _sent(tensors)
+                self._output = _sent(self._tensors)
+        self._tensors = None
 
     @property
     def node(self):
         """The function that they have left through."""
+        if self._output is None:
+            make_left()
+            self._make()
         return self._output.grad_fn
 
     @property

@@ -139,9 +139,9 @@ def _known(context_id):
 # Messages
 
 
-def leaving(tensors, to, forced):
+def leaving(tensors, to, forced, later=False):
     """What a message says of its context, if there is one and it says anything: context, message, sender, and which of the
-    tensors want gradients."""
+    tensors want gradients. ``later``: the caller sees to what is :func:`left <_edges.make_left>` to be done."""
     context_id = current_id()
     if context_id is None:
         return None
@@ -155,7 +155,7 @@ def leaving(tensors, to, forced):
         return None
     message = (_worker << _BITS) | next(_messages)
     if wanting:
-        context._tensors[message] = _edges.Sent(wanting)
+        context._tensors[message] = _edges.Sent(wanting, later)
     context._known.add(to)
     return context_id, message
 

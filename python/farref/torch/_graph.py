@@ -53,8 +53,8 @@ class _Whole:
 
 
 def run_whole(begin, leaves, received, retain):
-    """Runs the whole graph, whose ends these are, when all gradients are there, each with what PyTorch begins at. Returns leaves
-    with gradients, and what was received with gradients."""
+    """Runs the whole graph, whose ends these are, when all gradients are there, each with what PyTorch begins at. Returns the gradients
+    of the leaves, which are not :func:`their own <_edges.own>` yet, and what was received with gradients."""
     begin = list(begin)
     if not begin or not (leaves or received):
         return [], [(arrived, (None,) * arrived.number) for arrived in received]
@@ -63,7 +63,7 @@ def run_whole(begin, leaves, received, retain):
     found = _run(run, entries, gradients, (*leaves, *[arrived.entrance for arrived in received]), retain)
     went_out = run.went_out
     out = [(arrived, went_out.get(arrived.message) or (None,) * arrived.number) for arrived in received]
-    return _edges.own(leaves, found), out
+    return found[: len(leaves)], out
 
 
 def _run(now, entries, gradients, inputs, retain):

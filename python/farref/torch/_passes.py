@@ -23,6 +23,7 @@ Invariants:
 import collections
 import itertools
 import pickle
+import struct
 import threading
 
 from farref import _core
@@ -219,17 +220,26 @@ def serve(completion, context_id, number, retain, over_below, is_known, expected
     _deliver(context, tuple(number), retain, over_below, _Parcel(is_known, expected, gradients), completion)
 
 
-def ask(agent, to, said):
-    """Tells a worker, and returns the answer."""
+# What most often is said, besides gradients: one message that has them all. It begins as no pickle does.
+_ONE = struct.Struct("<BQIQ?Q?Q")
+_IS_ONE = 1
+
+
+def ask(agent, to, said, meanwhile=None):
+    """Tells a worker, calls ``meanwhile``, and returns the answer."""
     *said, parcel = said
     tensors, gradients = [], []
     for message, of in parcel.gradients:
         gradients.append((message, [gradient is not None for gradient in of]))
         tensors += [gradient for gradient in of if gradient is not None]
     info = agent.get_worker_info(to)
-    said = pickle.dumps((*said, parcel.is_known, parcel.expected, gradients))
+    if len(gradients) == 1 and not parcel.expected and all(gradients[0][1]):
+        context_id, number, retain, over_below = said
+        said = _ONE.pack(_IS_ONE, context_id, *number, retain, over_below, parcel.is_known, gradients[0][0])
+    else:
+        said = pickle.dumps((*said, parcel.is_known, parcel.expected, gradients))
     beside = (_tensors.pack(tensors, info._name), None, None) if tensors else None
-    answer = _core.torch_gradients(agent._worker, info._name, agent._info._id, said, beside)
+    answer = _core.torch_gradients(agent._worker, info._name, agent._info._id, said, beside, meanwhile)
     return pickle.loads(answer) if answer else None
 
 
@@ -239,10 +249,16 @@ _NOTHING = b"", None, None
 def serve_gradients(said, beside, _, sender):
     """Told by another worker, which waits: this thread does, too."""
     _agent.started()
-    context_id, number, retain, over_below, is_known, expected, gradients = pickle.loads(said)
+    _edges.make_left()
+    tensors = () if beside is None else _tensors.unpack(beside[0])
+    if said[0] == _IS_ONE:
+        _, context_id, worker, number, retain, over_below, is_known, message = _ONE.unpack(said)
+        number, expected, gradients = (worker, number), (), [(message, tensors)]
+    else:
+        context_id, number, retain, over_below, is_known, expected, gradients = pickle.loads(said)
+        tensors = iter(tensors)
+        gradients = [(message, [next(tensors) if is_there else None for is_there in of]) for message, of in gradients]
     context = _grad.retrieve_context(context_id)
-    tensors = iter(() if beside is None else _tensors.unpack(beside[0]))
-    gradients = [(message, [next(tensors) if is_there else None for is_there in of]) for message, of in gradients]
     if not expected and _is_all(context, number, gradients) and _run_at_once(context, gradients, retain):
         return _NOTHING
     rest = _Rest()
@@ -274,8 +290,8 @@ def _run_at_once(context, gradients, retain):
         if gradient is not None
     ]
     with _grad.passing(context):
-        own, _ = _graph.run_whole(begin, leaves, (), retain)
-        context.add(own)
+        found, _ = _graph.run_whole(begin, leaves, (), retain)
+        context.add(_edges.own(leaves, found))
     return True
 
 
@@ -354,14 +370,21 @@ def _begin_at_once(agent, context, number, roots, gradients, retain):
     if len(senders) > 1 or number[0] in senders:
         return None
     with _grad.passing(context):
-        own, out = _graph.run_whole(zip(roots, gradients), leaves, received, retain)
-        context.add(own)
+        found, out = _graph.run_whole(zip(roots, gradients), leaves, received, retain)
+
+        def keep():
+            context.add(_edges.own(leaves, found))
+
+        # The other worker can begin meanwhile; unless hooks of leaves may change what it gets.
+        is_first = not out or any(leaf._backward_hooks for leaf in leaves)
+        if is_first:
+            keep()
         if not out:
             return ()
         (to,) = senders
         parcel = _Parcel(False, (), [(arrived.message, of) for arrived, of in out])
         try:
-            return _who_waits(ask(agent, to, (context._number, number, retain, min(_begun), parcel)))
+            return _who_waits(ask(agent, to, (context._number, number, retain, min(_begun), parcel), None if is_first else keep))
         except Exception as error:
             raise _on_the_way(to, error) from error
 

@@ -90,6 +90,8 @@ def unpack(packed):
 def unpacked(packed):
     """One of them, as a plain value of no graph."""
     place, size, stride, _, memory = packed
+    if place is None:
+        return torch._C._from_dlpack(memory)
     dtype = _DTYPES[place]
     if dtype is None:
         raise RuntimeError(f"a tensor of {_KINDS[place][0]} has come, which this version of PyTorch does not have")

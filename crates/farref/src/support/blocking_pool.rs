@@ -10,6 +10,8 @@
 //! - **BP-1** No more than `limit` threads run functions without waiting for a call.
 //! - **BP-2** While a job is queued and fewer than `limit` threads run, some thread is on its way to it,
 //!   and to no other job: a sleeping thread is claimed by the job that wakes it, before it is awake.
+//!   Of those that sleep it is the one that has slept least: its stack and what it has computed with are still at hand, and
+//!   threads that are too many sleep until they end.
 //! - **BP-3** When the pool is dropped its threads end, after the job that each is at, or after all jobs
 //!   that there are if it was made to [finish](BlockingPool::finishing) them.
 //! - **BP-4** Where all jobs need something that [only one thread has](OneAtATime), a thread takes jobs only while it has that,
@@ -82,7 +84,6 @@ struct PoolShared {
     /// Whether jobs are done even if the pool is dropped before.
     finishes: bool,
     state: Mutex<PoolState>,
-    work: Condvar,
 }
 
 #[derive(Default)]
@@ -90,10 +91,8 @@ struct PoolState {
     tasks: VecDeque<PoolJob>,
     /// Threads that are not waiting for a call: running a job, or about to look for one.
     running: usize,
-    /// Of those, the ones that sleep and that no job has claimed.
-    idle: usize,
-    /// Sleeping threads that a job has claimed and that are not awake yet.
-    claimed: usize,
+    /// Of those, the ones that sleep and that no job has claimed, in the order that they went to sleep in: what wakes each.
+    sleeping: Vec<Arc<Condvar>>,
     /// Whether a thread is on its way through the gate, if there is one (BP-4).
     coming: bool,
     closed: bool,
@@ -126,7 +125,6 @@ impl BlockingPool {
             gate,
             finishes,
             state: Mutex::default(),
-            work: Condvar::new(),
         }))
     }
 
@@ -164,8 +162,10 @@ impl Drop for BlockingPool {
             true => VecDeque::new(),
             false => std::mem::take(&mut state.tasks),
         };
+        // Not taken out: no job has claimed them.
+        let sleeping = state.sleeping.clone();
         drop(state);
-        self.0.work.notify_all();
+        sleeping.iter().for_each(|thread| thread.notify_one());
         // Their destructors answer whoever asked.
         drop(tasks);
     }
@@ -190,12 +190,10 @@ impl PoolShared {
         if state.tasks.is_empty() || state.coming {
             return;
         }
-        if state.idle > 0 {
-            state.idle -= 1;
-            state.claimed += 1;
+        if let Some(thread) = state.sleeping.pop() {
             state.coming = self.gate.is_some();
             drop(state);
-            self.work.notify_one();
+            thread.notify_one();
         } else if state.running < self.limit {
             state.running += 1;
             state.coming = self.gate.is_some();
@@ -216,6 +214,7 @@ impl PoolShared {
 
     fn work(self: Arc<Self>) {
         POOL.set(Some(Arc::clone(&self)));
+        let me = Arc::new(Condvar::new());
         let mut state = self.lock();
         loop {
             // A thread that came back from waiting may be one too many.
@@ -233,7 +232,7 @@ impl PoolShared {
             // Others were faster.
             state.coming = false;
             let claimed;
-            (state, claimed) = self.sleep(state);
+            (state, claimed) = sleep(&me, state);
             if !claimed {
                 break;
             }
@@ -279,29 +278,27 @@ impl PoolShared {
             state = self.lock();
         }
     }
+}
 
-    /// Sleeps until a job claims a thread. Says whether one did: not if there is none for long, or the
-    /// pool is closed.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, PoolState>,
-    ) -> (MutexGuard<'a, PoolState>, bool) {
-        state.idle += 1;
-        loop {
-            let (woken, timeout) = self
-                .work
-                .wait_timeout(state, IDLE)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = woken;
-            // Whichever thread wakes first is the one that was claimed, be it by the clock.
-            if state.claimed > 0 {
-                state.claimed -= 1;
-                return (state, true);
-            }
-            if timeout.timed_out() || state.closed {
-                state.idle -= 1;
-                return (state, false);
-            }
+/// Sleeps until a job claims this thread. Says whether one did: not if there is none for long, or the pool is closed.
+fn sleep<'a>(
+    me: &Arc<Condvar>,
+    mut state: MutexGuard<'a, PoolState>,
+) -> (MutexGuard<'a, PoolState>, bool) {
+    state.sleeping.push(Arc::clone(me));
+    loop {
+        let (woken, timeout) = me
+            .wait_timeout(state, IDLE)
+            .unwrap_or_else(PoisonError::into_inner);
+        state = woken;
+        // Whatever has woken it: who is not there any more was claimed.
+        let place = state.sleeping.iter().position(|at| Arc::ptr_eq(at, me));
+        let Some(place) = place else {
+            return (state, true);
+        };
+        if timeout.timed_out() || state.closed {
+            state.sleeping.remove(place);
+            return (state, false);
         }
     }
 }
@@ -363,7 +360,7 @@ mod tests {
         for round in 0..50 {
             let pool = BlockingPool::new(JOBS);
             pool.submit(|| {});
-            while pool.0.lock().idle == 0 {
+            while pool.0.lock().sleeping.is_empty() {
                 std::thread::yield_now();
             }
             let barrier = Arc::new(Barrier::new(JOBS));
@@ -379,6 +376,44 @@ mod tests {
                 let ended = all_done.recv_timeout(Duration::from_secs(60));
                 assert!(ended.is_ok(), "in round {round} a job has no thread");
             }
+        }
+    }
+
+    /// BP-2
+    #[test]
+    fn a_job_wakes_the_thread_that_has_slept_least() {
+        const THREADS: usize = 3;
+        let pool = BlockingPool::new(THREADS);
+        let until_asleep = |number| {
+            while pool.0.lock().sleeping.len() < number {
+                std::thread::yield_now();
+            }
+        };
+        let (done, all_done) = mpsc::channel();
+        // All at once, so that each has a thread; then they go to sleep one after the other.
+        let release: Vec<_> = (0..THREADS)
+            .map(|_| {
+                let (release, held) = mpsc::channel::<()>();
+                let done = done.clone();
+                pool.submit(move || {
+                    let _ = held.recv();
+                    done.send(std::thread::current().id()).unwrap();
+                });
+                release
+            })
+            .collect();
+        let mut latest = None;
+        for (number, release) in release.into_iter().enumerate() {
+            drop(release);
+            latest = Some(all_done.recv_timeout(Duration::from_secs(60)).unwrap());
+            until_asleep(number + 1);
+        }
+        for _ in 0..10 {
+            let done = done.clone();
+            pool.submit(move || done.send(std::thread::current().id()).unwrap());
+            let ran = all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert_eq!(Some(ran), latest);
+            until_asleep(THREADS);
         }
     }
 
