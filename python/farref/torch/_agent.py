@@ -12,7 +12,7 @@ from urllib.parse import urlparse
 import torch
 from farref import _core, _errors
 
-from . import _pickles
+from . import _pickles, _shortcut
 from ._options import UNSET_RPC_TIMEOUT, RpcBackendOptions, WorkerInfo
 
 _log = logging.getLogger("farref.torch")
@@ -404,9 +404,10 @@ def set_and_start_rpc_agent(agent):
     if not isinstance(agent, RpcAgent):
         raise TypeError(f"{agent!r} is no RpcAgent")
     _current = agent
-    from torch.distributed.rpc import internal
+    from torch.distributed.rpc import api, internal
 
     _pickles.install(internal)
+    _shortcut.install(api, internal)
     _gatherings(agent)
     agent._started.set()
 

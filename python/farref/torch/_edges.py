@@ -110,10 +110,29 @@ class Arrived:
 _entrances = []
 
 
+# Gradients of losses, made likewise.
+_ones = []
+_float = torch.float32
+
+
 def prepare_to_receive():
     """Called when a message is on its way that is answered with tensors, maybe."""
-    if not _entrances and not torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():
+        return
+    if not _entrances:
         _entrances.append(torch.empty((), requires_grad=True))
+    if not _ones:
+        _ones.append(torch.ones((), dtype=_float, device="cpu"))
+
+
+def gradient_of(root):
+    """The gradient that a backward pass begins with."""
+    if root.dtype is _float and root.is_cpu and not root.dim():
+        try:
+            return _ones.pop()
+        except IndexError:
+            pass
+    return torch.ones_like(root)
 
 
 def _entrance():
@@ -156,6 +175,7 @@ def make_left():
                 sent = _left[0]
                 try:
                     sent._make()
+                    sent.look_ahead()
                 except RuntimeError:
                     pass  # who asks for it is told
                 # Not before: others look whether there are any, without the lock.
@@ -166,10 +186,11 @@ def make_left():
 class Sent:
     """Tensors that have left in a message. ``later``: their function is made when that has gone out, while its receiver is at it."""
 
-    __slots__ = ("_output", "_tensors")
+    __slots__ = ("_output", "_tensors", "_entries", "_ends")
 
     def __init__(self, tensors, later=False):
-        self._output, self._tensors = None, tensors
+        self._output = self._entries = self._ends = None
+        self._tensors = tensors
         if later:
             _left.append(self)
         else:
@@ -200,9 +221,23 @@ class Sent:
 
     def entries(self):
         """What PyTorch begins at, for each."""
-        if begins_at_edges():
-            return [torch.autograd.graph.GradientEdge(node, number) for node, number in self.edges]
-        return self.node.saved_tensors
+        if self._entries is None:
+            if begins_at_edges():
+                self._entries = [torch.autograd.graph.GradientEdge(node, number) for node, number in self.edges]
+            else:
+                self._entries = self.node.saved_tensors
+        return self._entries
+
+    def ends(self):
+        """Where they lead to in the end."""
+        if self._ends is None:
+            self._ends = ends_of([node for node, _ in self.edges])
+        return self._ends
+
+    def look_ahead(self):
+        """Looks up what a pass will need, when there is time, and if it does not take long: nothing of that changes any more."""
+        self.entries()
+        self._ends = ends_of([node for node, _ in self.edges], _FEW)
 
 
 def _sent(tensors):
@@ -223,8 +258,12 @@ def leaf_of(node):
     return node.variable if type(node) is Names.leaves else None
 
 
-def ends_of(left):
-    """Where functions lead to in the end: leaves, and what was received."""
+# So many functions are looked at for a pass that may never be.
+_FEW = 64
+
+
+def ends_of(left, most=None):
+    """Where functions lead to in the end: leaves, and what was received. None if there are more than so many."""
     leaves, received, seen = [], [], set()
     of_leaves, of_received = Names.leaves, Names.received
     while left:
@@ -232,6 +271,8 @@ def ends_of(left):
         if node in seen:
             continue
         seen.add(node)
+        if most is not None and len(seen) > most:
+            return None
         kind = type(node)
         if kind is of_leaves:
             leaves.append(node.variable)

@@ -341,7 +341,7 @@ def backward(context_id, roots, retain_graph=False):
             raise RuntimeError(f"{root} is not a scalar, all roots need to be scalar")
         if root.grad_fn is None:
             raise RuntimeError(f"{root} does not have a valid gradient function.")
-    _passes.backward(context, roots, [torch.ones_like(root) for root in roots], retain_graph)
+    _passes.backward(context, roots, [_edges.gradient_of(root) for root in roots], retain_graph)
 
 
 def get_gradients(context_id):

@@ -273,14 +273,17 @@ def _is_all(context, number, gradients):
         return (
             number not in context._parts
             and len(context._tensors) == len(gradients)
-            and all(message in context._tensors for message, _ in gradients)
+            and all([message in context._tensors for message, _ in gradients])
         )
 
 
 def _run_at_once(context, gradients, retain):
     """Runs the whole graph of this worker, if it ends here (PS-6)."""
     sends = [context._tensors[message] for message, _ in gradients]
-    leaves, received = _edges.ends_of([node for sent in sends for node, _ in sent.edges])
+    if len(sends) == 1:
+        leaves, received = sends[0].ends()
+    else:
+        leaves, received = _edges.ends_of([node for sent in sends for node, _ in sent.edges])
     if received:
         return False
     begin = [
