@@ -456,6 +456,38 @@ def test_callbacks_that_are_not_taken_back_are_kept(b):
     assert called.acquire(timeout=60) and called.acquire(timeout=60)
 
 
+def test_callbacks_are_called_though_who_waited_has_gone_while_they_were_looked_through(b):
+    there.released.clear()
+    future = b.start(there.waits_to_be_released)
+    gone, called = threading.Event(), threading.Event()
+
+    class Slow:
+        def __call__(self, future):
+            called.set()
+
+        def __eq__(self, other):
+            assert gone.wait(60)
+            return False
+
+        __hash__ = None
+
+    def waits():
+        with pytest.raises(TimeoutError):
+            future.result(timeout=1)
+        gone.set()
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    threading.Event().wait(0.2)  # most likely it waits by now: otherwise there is nothing to be seen
+    try:
+        future.add_done_callback(Slow())
+        assert future.remove_done_callback(print) == 0
+    finally:
+        there.released.set()
+        thread.join()
+    assert called.wait(60)
+
+
 def test_callbacks_of_an_event_loop_that_was_closed_are_nobodys(b, monkeypatch):
     told = []
     monkeypatch.setattr("sys.unraisablehook", told.append)

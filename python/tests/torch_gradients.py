@@ -136,6 +136,15 @@ def same(x):
     return x * 1
 
 
+def square_of(rank, x):
+    return torch.outer(x, WEIGHTS[rank])
+
+
+def turned_of(rank, x):
+    """Not contiguous."""
+    return torch.outer(x, WEIGHTS[rank]).t()
+
+
 def split(x):
     return x * 2, x * 3, x.sum() * 4
 
@@ -202,6 +211,31 @@ def diamonds_over_three_workers_agree():
         return (call(1, between, 1, 2, left * right) + top * left + call(2, between, 2, 1, right)).sum()
 
     agrees(program)
+
+
+@law
+def what_has_come_can_be_changed_in_place():
+    def program(call, x):
+        y = call(1, square_of, 1, x)
+        y.mul_(3)
+        y[0] = 1.0
+        y.view(-1)[4:6].mul_(0.5)
+        turned = call(2, turned_of, 2, x)
+        turned.add_(y)
+        return turned.sum() + y.sum()
+
+    agrees(program)
+
+
+@law
+def a_leaf_that_was_frozen_after_the_call_gets_no_gradient():
+    leaf, frozen = fresh(), fresh()
+    with dist_autograd.context() as context:
+        loss = far(1, same, leaf * frozen).sum()
+        frozen.requires_grad_(False)
+        dist_autograd.backward(context, [loss])
+        found = dist_autograd.get_gradients(context)
+    assert torch.allclose(found[leaf], fresh().detach()) and frozen not in found, found
 
 
 @law

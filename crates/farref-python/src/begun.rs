@@ -11,7 +11,7 @@
 //! - **BG-5** Python's collector sees what it has: an exception has the frames that it was raised through, and one of those may
 //!   have what has this.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
@@ -236,14 +236,20 @@ impl<R: Reader> Begun<R> {
     }
 
     /// Gives back some of those that were taken, in their places before others.
-    pub(crate) fn give_back_told(&self, mut then: Vec<R::Then>) {
+    pub(crate) fn give_back_told(self: &Arc<Self>, mut then: Vec<R::Then>) {
         let mut inner = self.lock();
         if inner.state.is_over() {
             drop(inner);
             return R::tell(then);
         }
         then.append(&mut inner.then);
+        let is_wanted = !then.is_empty();
         inner.then = then;
+        drop(inner);
+        if is_wanted {
+            // BG-1: who waited may have gone meanwhile, and have seen nobody who is to be told.
+            self.watch_if_idle();
+        }
     }
 
     /// Gives the call up. False if it has ended.
@@ -320,7 +326,9 @@ impl<R: Reader> Begun<R> {
             match &inner.state {
                 State::Returned(value) => return Ok(Ok(value.clone_ref(py))),
                 State::Raised(error) => {
-                    let error = error.clone_ref(py).into_bound(py).into_any();
+                    let error = error.clone_ref(py);
+                    drop(inner);
+                    let error = error.into_bound(py).into_any();
                     return Ok(Err(PyErr::from_value(error)));
                 }
                 State::GivenUp | State::Idle(_) | State::Waiting => {
@@ -362,12 +370,11 @@ impl<R: Reader> Begun<R> {
     }
 
     /// BG-5. Those who are to be told are not the collector's to see: a call that is under way has them, too.
+    ///
+    /// It waits for the lock: one that was seen once and skipped the next time would pass for garbage. Nobody who has the lock
+    /// asks for the interpreter, or makes anything of Python's.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let inner = match self.inner.try_lock() {
-            Ok(inner) => inner,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(()),
-        };
+        let inner = self.lock();
         match &inner.state {
             State::Returned(value) => visit.call(value),
             State::Raised(error) => visit.call(error),

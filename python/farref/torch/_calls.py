@@ -196,6 +196,9 @@ def complete(future, ended, context):
             value = ended.wait()
         except Exception as error:
             future.set_exception(error)
+        except BaseException:  # Ctrl-C, for who reads: others are not to wait for ever
+            future.set_exception(RuntimeError("the result of the call was not read to its end: reading it was interrupted"))
+            raise
         else:
             future.set_result(value)
 

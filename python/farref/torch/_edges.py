@@ -275,7 +275,8 @@ def ends_of(left, most=None):
             return None
         kind = type(node)
         if kind is of_leaves:
-            leaves.append(node.variable)
+            if node.variable.requires_grad:  # it may have been frozen since
+                leaves.append(node.variable)
         elif kind is of_received:
             received.append(node.arrived)
         else:

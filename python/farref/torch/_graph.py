@@ -171,7 +171,7 @@ class Graph:
                     self._ready.add(node)
                 continue
             leaf = _edges.leaf_of(node)
-            if leaf is not None:
+            if leaf is not None and leaf.requires_grad:  # it may have been frozen since
                 self._leaves[node] = leaf
             left.extend(before_of(node))
         return found

@@ -99,8 +99,8 @@ def unpacked(packed):
         return _dense(dtype, size, stride, False, memory)
     if type(memory) is bytes:
         memory = bytearray(memory)
-    tensor = torch.frombuffer(memory, dtype=dtype)
-    return tensor if len(size) == 1 else tensor.view(size)
+    # Not a view, which could not be changed in place where autograd knows of it.
+    return torch.frombuffer(memory, dtype=dtype).view(size).detach()
 
 
 def _memory(tensor, nbytes):
@@ -130,7 +130,7 @@ def _dense(dtype, size, stride, wants, memory):
     if memory is None:
         tensor = torch.empty(size, dtype=dtype) if stride is None else torch.empty_strided(size, stride, dtype=dtype)
     else:
-        tensor = torch.frombuffer(memory, dtype=dtype).as_strided(size, stride)
+        tensor = torch.frombuffer(memory, dtype=dtype).as_strided(size, stride).detach()
     return tensor.requires_grad_() if wants else tensor
 
 
