@@ -145,6 +145,10 @@ def turned_of(rank, x):
     return torch.outer(x, WEIGHTS[rank]).t()
 
 
+def freeze(rank, wants):
+    WEIGHTS[rank].requires_grad_(wants)
+
+
 def split(x):
     return x * 2, x * 3, x.sum() * 4
 
@@ -236,6 +240,17 @@ def a_leaf_that_was_frozen_after_the_call_gets_no_gradient():
         dist_autograd.backward(context, [loss])
         found = dist_autograd.get_gradients(context)
     assert torch.allclose(found[leaf], fresh().detach()) and frozen not in found, found
+    # The same where the other worker has it.
+    leaf = fresh()
+    with dist_autograd.context() as context:
+        loss = far(1, scale, 1, leaf).sum()
+        try:
+            far(1, freeze, 1, False)
+            dist_autograd.backward(context, [loss])
+        finally:
+            far(1, freeze, 1, True)
+        assert leaf in dist_autograd.get_gradients(context)
+        assert far(1, gradients_of, context, 1) is None
 
 
 @law

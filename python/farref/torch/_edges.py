@@ -232,10 +232,12 @@ class Sent:
         """Where they lead to in the end."""
         if self._ends is None:
             self._ends = ends_of([node for node, _ in self.edges])
-        return self._ends
+        leaves, received = self._ends
+        return [leaf for leaf in leaves if leaf.requires_grad], received  # some may have been frozen since
 
     def look_ahead(self):
-        """Looks up what a pass will need, when there is time, and if it does not take long: nothing of that changes any more."""
+        """Looks up what a pass will need, when there is time, and if it does not take long: but for leaves that are frozen nothing of that
+        changes any more."""
         self.entries()
         self._ends = ends_of([node for node, _ in self.edges], _FEW)
 
