@@ -228,11 +228,11 @@ _IS_ONE = 1
 def ask(agent, to, said, meanwhile=None):
     """Tells a worker, calls ``meanwhile``, and returns the answer."""
     *said, parcel = said
+    info = agent.get_worker_info(to)
     tensors, gradients = [], []
     for message, of in parcel.gradients:
         gradients.append((message, [gradient is not None for gradient in of]))
         tensors += [gradient for gradient in of if gradient is not None]
-    info = agent.get_worker_info(to)
     if len(gradients) == 1 and not parcel.expected and all(gradients[0][1]):
         context_id, number, retain, over_below = said
         said = _ONE.pack(_IS_ONE, context_id, *number, retain, over_below, parcel.is_known, gradients[0][0])

@@ -10,6 +10,7 @@ A pickle begins with ``\\x80``; the shorter forms with one of these:
 - ``\\x01`` module, name, arguments: a call. Arguments are plain values, or tensors, which have their places in the tables.
 - ``\\x02`` the same. The arguments were pickled by PyTorch's pickler.
 - ``\\x03`` a tensor by itself.
+- ``\\x04`` module, name: a call whose arguments are tensors, and all of those that have come.
 """
 
 import itertools
@@ -22,8 +23,8 @@ import torch
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
 _NONE = pickle.dumps(None)
 _END = b"\n"
-_CALL, _CALL_WITH_MORE, _TENSOR = b"\x01", b"\x02", b"\x03"
-_SHORT = frozenset({_CALL[0], _CALL_WITH_MORE[0], _TENSOR[0]})
+_CALL, _CALL_WITH_MORE, _TENSOR, _CALL_WITH_TENSORS = b"\x01", b"\x02", b"\x03", b"\x04"
+_SHORT = frozenset({_CALL[0], _CALL_WITH_MORE[0], _TENSOR[0], _CALL_WITH_TENSORS[0]})
 # Names that have come, and where they are found. So many, for whoever sends them may send any number.
 _names = {}
 _NAMES = 1 << 12
@@ -51,6 +52,8 @@ def install(internal):
         _, args, kwargs = value
         if not args and not kwargs:
             return _CALL + name, []
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:
+            return _CALL_WITH_TENSORS + name, [args[0]]
         places, own = [], []
         for place, argument in itertools.chain(enumerate(args), kwargs.items()):
             kind = type(argument)
@@ -84,7 +87,7 @@ def install(internal):
             if isinstance(function, AttributeError):
                 return function
         if not rest:
-            return udf(function, (), {})
+            return udf(function, tuple(tensors) if kind == _CALL_WITH_TENSORS[0] else (), {})
         if kind == _CALL_WITH_MORE[0]:
             told = whole_back(self, rest, tensors)
             return told if isinstance(told, AttributeError) else udf(function, *told)

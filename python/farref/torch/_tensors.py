@@ -4,6 +4,7 @@ import ctypes
 import pickle
 
 import torch
+from farref import _core
 
 # A view is copied before it is sent if so many bytes of others would come along.
 _SPARED = 8192
@@ -70,7 +71,7 @@ def _packed(tensor, to):
     place, width = plain
     nbytes = tensor.numel() * width
     if 0 < nbytes < _SMALL:
-        return place, tensor.shape, None, tensor.requires_grad, ctypes.string_at(tensor.data_ptr(), nbytes)
+        return place, tensor.shape, None, tensor.requires_grad, _core.torch_bytes(tensor.data_ptr(), nbytes)
     memory = pickle.PickleBuffer(_memory(tensor, nbytes)) if nbytes else None
     return place, tuple(tensor.shape), None, tensor.requires_grad, memory
 
