@@ -145,6 +145,12 @@ def turned_of(rank, x):
     return torch.outer(x, WEIGHTS[rank]).t()
 
 
+def scale_and_freeze(number, x):
+    scaled = scale(number, x)
+    freeze(number, False)
+    return scaled
+
+
 def freeze(rank, wants):
     WEIGHTS[rank].requires_grad_(wants)
 
@@ -251,6 +257,18 @@ def a_leaf_that_was_frozen_after_the_call_gets_no_gradient():
             far(1, freeze, 1, True)
         assert leaf in dist_autograd.get_gradients(context)
         assert far(1, gradients_of, context, 1) is None
+
+
+@law
+def a_leaf_that_was_frozen_only_while_it_was_answered_gets_its_gradient():
+    # Of no leaf of the caller's: so it is the whole graph there, and looked at when the answer is out.
+    with dist_autograd.context() as context:
+        loss = far(1, scale_and_freeze, 1, fresh().detach()).sum()
+        far(1, freeze, 1, True)
+        dist_autograd.backward(context, [loss])
+        found = far(1, gradients_of, context, 1)
+    (wanted,) = torch.autograd.grad(scale(1, fresh().detach()).sum(), WEIGHTS[1])
+    assert found is not None and torch.allclose(found, wanted), found
 
 
 @law
