@@ -110,8 +110,12 @@ impl World {
         };
         let busy = self.processes.iter().flatten().filter(busy);
         for other in busy.map(Process::me).collect::<Vec<_>>() {
-            // After a partition two groups may go on that know nothing of each other's newcomers.
-            if !self.counts(node, other) || !self.together(node, other) {
+            // After a partition two groups may go on that know nothing of each other's newcomers, or only that they asked to be let in.
+            let is_member = self.has_for_member(node, other);
+            if !is_member && (self.oracle.split || !self.counts(node, other)) {
+                continue;
+            }
+            if !self.together(node, other) {
                 continue;
             }
             let Some(process) = self.process(other) else {

@@ -151,6 +151,14 @@ impl World {
             .is_some_and(|p| p.node.membership().view().is_live(other))
     }
 
+    /// Whether a worker counts another among the members, and not only among those that are joining.
+    pub(crate) fn has_for_member(&mut self, node: NodeId, other: NodeId) -> bool {
+        self.process(node).is_some_and(|p| {
+            let standing = p.node.membership().view().standing(other.worker);
+            standing == Some(Standing::of(other, Status::Alive))
+        })
+    }
+
     /// R4: a departure is settled when every member refuses the departed one's frames.
     pub(crate) fn check_settled(&mut self, node: NodeId, departed: NodeId) {
         // A newcomer owns nothing and asks nobody.
