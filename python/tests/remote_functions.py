@@ -1,8 +1,10 @@
 """Functions and classes that tests call on other workers. They travel by their names, so they are in a module."""
 
 import asyncio
+import contextvars
 import gc
 import os
+import queue
 import threading
 import time
 
@@ -191,6 +193,48 @@ def asks(peer):
 
 async def asks_in_a_coroutine(peer):
     asks(peer)
+
+
+ends_elsewhere = queue.Queue()
+
+
+def tries(function, *args):
+    """Tells the test what becomes of it, though who has asked for it may not wait any more."""
+    try:
+        ends_elsewhere.put(function(*args))
+    except BaseException as error:
+        ends_elsewhere.put(error)
+
+
+async def goes_on_by_to_thread(function, *args):
+    await asyncio.to_thread(tries, function, *args)
+
+
+def goes_on_in_a_copied_context(function, *args):
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(tries, function, *args), daemon=True)
+    thread.start()
+
+
+def goes_on_afresh(function, *args):
+    threading.Thread(target=tries, args=(function, *args), daemon=True).start()
+
+
+def what_it_runs_for():
+    caller, worker = farref.caller(), farref._core.current_worker()
+    return farref.context_id(), caller and caller.name, worker and worker.name
+
+
+def waits_at_most(seconds, peer):
+    return peer.timeout(seconds).call(waits_for_ever)
+
+
+def looks_up_at_most(seconds):
+    return farref.worker().lookup("what nobody publishes", timeout=seconds)
+
+
+def leaves():
+    farref.worker().leave()
+    return "left"
 
 
 def busy():

@@ -356,6 +356,45 @@ def test_what_a_function_begins_has_what_is_left_of_its_callers_time(cluster, b,
         there.begun_by_others.clear()
 
 
+ELSEWHERE = [there.goes_on_by_to_thread, there.goes_on_in_a_copied_context]
+
+
+@pytest.mark.parametrize("goes_on", ELSEWHERE)
+def test_what_goes_on_on_another_thread_with_pythons_context_has_what_is_left_of_its_callers_time(cluster, b, goes_on):
+    for waits in [(there.waits_at_most, 20, cluster["a"].peer("c")), (there.looks_up_at_most, 20)]:
+        try:
+            b.timeout(1).call(goes_on, *waits)
+        except farref.Timeout:
+            pass
+        ended = there.ends_elsewhere.get(timeout=60)
+        # What it is told of its time is what was left, and not its own.
+        assert isinstance(ended, farref.Timeout) and "20s" not in str(ended), repr(ended)
+
+
+@pytest.mark.parametrize("goes_on", ELSEWHERE)
+def test_what_goes_on_on_another_thread_with_pythons_context_is_part_of_the_same_call(cluster, b, goes_on):
+    c = cluster["a"].peer("c")
+    with farref.context(cluster["a"]) as context:
+        b.call(goes_on, there.what_it_runs_for)
+        assert there.ends_elsewhere.get(timeout=60) == (context.id, "a", "b")
+        b.call(goes_on, c.call, there.what_it_runs_for)
+        assert there.ends_elsewhere.get(timeout=60) == (context.id, "b", "c")
+    b.call(goes_on, there.what_it_runs_for)
+    assert there.ends_elsewhere.get(timeout=60) == (None, "a", "b")
+
+
+def test_a_thread_that_a_function_starts_by_itself_runs_for_nobody(b):
+    b.call(there.goes_on_afresh, there.what_it_runs_for)
+    assert there.ends_elsewhere.get(timeout=60) == (None, None, None)
+
+
+def test_a_worker_that_leaves_by_another_thread_does_not_wait_for_the_call_that_asks_it_to():
+    with farref.testing.Cluster("a", "b") as cluster:
+        call = cluster["a"].peer("b").start(there.goes_on_by_to_thread, there.leaves)
+        assert there.ends_elsewhere.get(timeout=90) == "left"
+        del call
+
+
 def test_a_future_is_waited_for_by_several_threads_and_asked_again(b):
     future = b.start(there.double_later, 4)
     seen = []

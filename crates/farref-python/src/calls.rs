@@ -143,17 +143,17 @@ fn not_sent(py: Python<'_>, error: PyErr, name: &str) -> PyErr {
 pub(crate) struct Building(pub(crate) Call<Object>);
 
 impl Building {
-    /// Makes it and waits for what it returns.
+    /// Makes it and waits for what it returns. It is made by the first look at it (RF-2).
     pub(crate) fn wait(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         runtime::may_wait(py)?;
-        let outcome = runtime::wait(py, self.0)?;
+        let outcome = scope::enter(|| runtime::wait(py, self.0))?;
         match outcome {
             Ok(object) => object.into_python(py),
             Err(error) => Err(to_python(py, error)),
         }
     }
 
-    /// Makes it as part of what this code runs for, which the thread of a coroutine does not know: within its time (CO-2).
+    /// Makes it and does not wait (RF-2).
     pub(crate) fn start(self) -> PyFuture {
         PyFuture::new(scope::enter(|| self.0.start()))
     }

@@ -108,8 +108,10 @@ impl PyRRef {
     fn local_value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         alive()?;
         let there = match self.limit.duration() {
-            None => runtime::wait_if_allowed(py, self.rref.local())?,
-            Some(limit) => match runtime::wait_at_most(py, self.rref.local(), limit)? {
+            None => scope::enter(|| runtime::wait_if_allowed(py, self.rref.local()))?,
+            Some(limit) => match scope::enter(|| {
+                runtime::wait_at_most(py, self.rref.local(), limit)
+            })? {
                 Some(there) => there,
                 None => {
                     let text =

@@ -1,10 +1,18 @@
 //! What code of Python runs for: the call that it serves, the context that it is in.
 //!
-//! A plain function runs on a thread that the runtime has told so. Coroutines share a thread, and a `with` block is no
-//! function: for those a context variable of Python has it.
+//! A plain function runs on a thread that the runtime has told so. Coroutines share a thread, a `with` block is no function,
+//! and code may go on on other threads (`asyncio.to_thread`, `contextvars.copy_context().run`): for those a context variable of
+//! Python has it.
+//!
+//! # Invariants
+//!
+//! - **RF-1** What a remote function runs for is in the variable while it runs, so whoever copies Python's context takes it along.
+//! - **RF-2** A call is built, made and waited for as part of what the code runs for: within its time, in its context. The same
+//!   holds for whatever else takes time.
 
 use farref::context::ContextScope;
 use farref::functions::CallScope;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -45,13 +53,30 @@ impl PyScope {
 
     /// What surrounds this code, if it is not known to the thread.
     fn current(py: Python<'_>) -> Option<Self> {
-        static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let variable = VARIABLE.get_or_try_init(py, || {
-            Ok::<_, PyErr>(py.import("farref._scope")?.getattr("current")?.unbind())
-        });
-        let scope = variable.ok()?.bind(py).call_method0("get").ok()?;
+        let variable = variable(py).ok()?;
+        let scope = variable.call_method0(intern!(py, "get")).ok()?;
         Some(scope.cast::<Self>().ok()?.get().clone())
     }
+}
+
+fn variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let variable = VARIABLE.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("farref._scope")?.getattr("current")?.unbind())
+    });
+    Ok(variable?.bind(py))
+}
+
+/// Runs a plain remote function (RF-1).
+pub(crate) fn serving<T>(py: Python<'_>, f: impl FnOnce() -> PyResult<T>) -> PyResult<T> {
+    let Some(call) = CallScope::current() else {
+        return f();
+    };
+    let variable = variable(py)?;
+    let former = variable.call_method1(intern!(py, "set"), (PyScope::of_call(call),))?;
+    let outcome = f();
+    variable.call_method1(intern!(py, "reset"), (former,))?;
+    outcome
 }
 
 /// Builds a call as part of what this code runs for.

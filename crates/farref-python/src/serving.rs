@@ -12,6 +12,7 @@ use crate::errors::{Raised, again, exception};
 use crate::objects::{Object, Pickled};
 use crate::requests::{Read, attached, read, unpickled};
 use crate::runtime;
+use crate::scope;
 use crate::thread_state;
 use crate::torch_serving;
 use crate::user_code;
@@ -47,7 +48,7 @@ pub(crate) fn call(request: Pickled) -> Result<Object, Raised> {
     attached(|py| {
         let returned = {
             let (function, args, kwargs) = read(py, request)?;
-            user_code::call(&function, &args, kwargs.as_ref())?
+            scope::serving(py, || user_code::call(&function, &args, kwargs.as_ref()))?
         };
         // Its arguments are gone: what they have is the result's own.
         finished(returned)
@@ -68,7 +69,7 @@ impl Object {
         attached(|py| {
             let (method, args, kwargs): Read<'_> = unpickled(py, request)?.extract()?;
             let method = self.look(py)?.getattr(method.cast::<PyString>()?)?;
-            let returned = user_code::call(&method, &args, kwargs.as_ref())?;
+            let returned = scope::serving(py, || user_code::call(&method, &args, kwargs.as_ref()))?;
             drop((method, args, kwargs));
             finished(returned)
         })

@@ -15,6 +15,7 @@ use crate::peers::PyPeer;
 use crate::places::{self, Made};
 use crate::references::PyRRef;
 use crate::runtime::{self, duration};
+use crate::scope;
 
 /// A worker of a group: what `farref.join()` returns.
 ///
@@ -242,7 +243,7 @@ impl PyWorker {
         if let Some(limit) = seconds(timeout)? {
             lookup = lookup.timeout(limit);
         }
-        let found = runtime::wait_if_allowed(py, lookup.into_future())?;
+        let found = scope::enter(|| runtime::wait_if_allowed(py, lookup.into_future()))?;
         found.map(PyRRef::new).map_err(|error| to_python(py, error))
     }
 
@@ -254,7 +255,7 @@ impl PyWorker {
             // What is only held by itself is not held.
             py.import("gc")?.call_method0("collect")?;
         }
-        let ended = runtime::wait(py, self.0.shutdown())?;
+        let ended = scope::enter(|| runtime::wait(py, self.0.shutdown()))?;
         tracing::info!(worker = %self.0.name(), "has ended with its group");
         ended.map_err(|error| to_python(py, error))
     }
@@ -270,7 +271,8 @@ impl PyWorker {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         alive()?;
         runtime::may_wait(py)?;
-        runtime::wait(py, self.0.leave())?.map_err(|error| to_python(py, error))
+        let left = scope::enter(|| runtime::wait(py, self.0.leave()))?;
+        left.map_err(|error| to_python(py, error))
     }
 
     /// Ends at once, as if the process had died. The others notice.
@@ -328,11 +330,11 @@ fn is_good_exit(error: &Bound<'_, PyAny>) -> bool {
 /// The worker that this code runs for: inside of a function that another worker has called.
 #[pyfunction]
 pub(crate) fn current_worker() -> Option<PyWorker> {
-    crate::scope::enter(|| Worker::current().map(PyWorker))
+    scope::enter(|| Worker::current().map(PyWorker))
 }
 
 /// Who has called the function that runs right now.
 #[pyfunction]
 pub(crate) fn caller() -> Option<PyPeer> {
-    crate::scope::enter(|| Worker::caller().map(PyPeer::new))
+    scope::enter(|| Worker::caller().map(PyPeer::new))
 }
