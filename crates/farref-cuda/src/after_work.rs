@@ -1,0 +1,202 @@
+//! Calls back when a stream has done what it was given (CU-3).
+//!
+//! One thread looks, for all streams of all devices, by asking events of the driver's, and sleeps in between, the longer the less there is
+//! to do. It is started when something is to be waited for, and ends when there was nothing for a while.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::cuda::Cuda;
+use crate::driver::Device;
+use crate::error::Result;
+use crate::owned::OwnedEvent;
+use crate::sys::StreamHandle;
+
+/// How long it sleeps while things go on.
+const SHORTEST: Duration = Duration::from_micros(20);
+/// How long it sleeps when nothing has been done for long.
+const LONGEST: Duration = Duration::from_millis(2);
+/// How long it stays when there is nothing to wait for.
+const IDLE: Duration = Duration::from_secs(2);
+/// How many events are kept for the next ones.
+const SPARE: usize = 64;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Calls back when the work is done that was given to a stream so far. Cheap to clone.
+///
+/// It is for giving memory back: that must not happen before the last kernel has read it, and nobody is to wait for that.
+/// Jobs run one after the other on one thread, so they must be short. When the last clone is dropped, those that are left are
+/// still waited for.
+#[derive(Clone)]
+pub struct AfterWork(Arc<Shared>);
+
+struct Shared {
+    cuda: Cuda,
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    new: Vec<Waiting>,
+    spare: Vec<(u32, OwnedEvent)>,
+    /// How many jobs have not been run.
+    open: usize,
+    has_thread: bool,
+}
+
+struct Waiting {
+    device: Device,
+    stream: StreamHandle,
+    /// `None` if the driver had none: then the stream itself is waited for.
+    event: Option<OwnedEvent>,
+    job: Job,
+}
+
+impl fmt::Debug for AfterWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AfterWork")
+            .field("open", &self.open())
+            .finish_non_exhaustive()
+    }
+}
+
+impl AfterWork {
+    /// One for all devices of this process.
+    pub fn new(cuda: &Cuda) -> Self {
+        Self(Arc::new(Shared {
+            cuda: cuda.clone(),
+            queue: Mutex::default(),
+            wake: Condvar::new(),
+        }))
+    }
+
+    /// How many jobs have not been run.
+    pub fn open(&self) -> usize {
+        self.0.lock().open
+    }
+
+    /// Runs `job` when the work is done that `stream` was given so far. Does not wait for it.
+    ///
+    /// If the device fails, nothing works on it any more, and the job is run. There is an error only for a device that does not
+    /// exist; then the job is dropped.
+    pub fn run(&self, ordinal: u32, stream: StreamHandle, job: Job) -> Result<()> {
+        let device = self.0.cuda.device(ordinal)?;
+        let spare = {
+            let mut queue = self.0.lock();
+            let at = queue.spare.iter().position(|(of, _)| *of == ordinal);
+            at.map(|at| queue.spare.swap_remove(at).1)
+        };
+        let event = match spare {
+            Some(event) => Ok(event),
+            None => OwnedEvent::new(&device, false),
+        };
+        let recorded = |event: &OwnedEvent| device.driver.record(ordinal, event.handle, stream);
+        let event = event.ok().filter(|event| recorded(event).is_ok());
+        let waiting = Waiting {
+            device,
+            stream,
+            event,
+            job,
+        };
+        let mut queue = self.0.lock();
+        queue.open += 1;
+        queue.new.push(waiting);
+        if queue.has_thread {
+            drop(queue);
+            self.0.wake.notify_one();
+            return Ok(());
+        }
+        let shared = Arc::clone(&self.0);
+        let thread = std::thread::Builder::new().name("farref-after-work".to_owned());
+        queue.has_thread = thread.spawn(move || shared.look()).is_ok();
+        if !queue.has_thread {
+            // Somebody has to.
+            let alone = std::mem::take(&mut queue.new);
+            drop(queue);
+            alone
+                .into_iter()
+                .for_each(|waiting| self.0.wait_for(waiting));
+        }
+        Ok(())
+    }
+}
+
+impl Waiting {
+    /// Whether its work is done, or will never be.
+    fn is_done(&self) -> bool {
+        let Device { driver, ordinal } = &self.device;
+        match &self.event {
+            Some(event) => driver.is_done(*ordinal, event.handle).unwrap_or(true),
+            None => {
+                let _ = driver.synchronize(*ordinal, self.stream);
+                true
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until there is nothing left to wait for.
+    fn look(&self) {
+        let mut waiting: Vec<Waiting> = Vec::new();
+        let mut pause = SHORTEST;
+        loop {
+            let mut queue = self.lock();
+            if waiting.is_empty() && queue.new.is_empty() {
+                let idle = |queue: &mut Queue| queue.new.is_empty();
+                let woken = self.wake.wait_timeout_while(queue, IDLE, idle);
+                queue = woken.unwrap_or_else(PoisonError::into_inner).0;
+                if queue.new.is_empty() {
+                    queue.has_thread = false;
+                    queue.spare.clear();
+                    return;
+                }
+            }
+            waiting.append(&mut queue.new);
+            drop(queue);
+            let before = waiting.len();
+            let (done, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(Waiting::is_done);
+            waiting = left;
+            done.into_iter().for_each(|done| self.finish(done));
+            if waiting.len() < before {
+                pause = SHORTEST;
+            } else {
+                std::thread::sleep(pause);
+                pause = (pause * 5 / 4).min(LONGEST);
+            }
+        }
+    }
+
+    /// Blocks until its work is done.
+    fn wait_for(&self, waiting: Waiting) {
+        let Device { driver, ordinal } = &waiting.device;
+        let _ = match &waiting.event {
+            Some(event) => driver.wait(*ordinal, event.handle),
+            None => driver.synchronize(*ordinal, waiting.stream),
+        };
+        self.finish(waiting);
+    }
+
+    fn finish(&self, waiting: Waiting) {
+        let Waiting {
+            device, event, job, ..
+        } = waiting;
+        // A job that panics has said so; others are not its fault.
+        let _ = catch_unwind(AssertUnwindSafe(job));
+        let mut queue = self.lock();
+        queue.open -= 1;
+        if queue.spare.len() < SPARE {
+            queue
+                .spare
+                .extend(event.map(|event| (device.ordinal, event)));
+        }
+    }
+}

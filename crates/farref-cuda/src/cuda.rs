@@ -1,0 +1,204 @@
+//! The driver of this process, and plain facts about its devices.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
+
+use crate::StreamHandle;
+use crate::driver::{Device, Driver, PoolHandle};
+use crate::error::{CudaError, Result};
+use crate::exchange::Exchange;
+use crate::sys::Real;
+
+/// What tells a GPU, or a part of one, from all others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DeviceUuid(pub [u8; 16]);
+
+impl fmt::Display for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GPU")?;
+        for (at, byte) in self.0.iter().enumerate() {
+            let dash = if [0, 4, 6, 8, 10].contains(&at) {
+                "-"
+            } else {
+                ""
+            };
+            write!(f, "{dash}{byte:02x}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for DeviceUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How much memory a device has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryInfo {
+    /// Bytes that nobody has.
+    pub free: u64,
+    /// All of them.
+    pub total: u64,
+}
+
+/// The CUDA driver of this process. Cheap to clone.
+///
+/// ```
+/// use farref_cuda::Cuda;
+///
+/// match Cuda::open() {
+///     Ok(cuda) => println!("{} devices", cuda.device_count()?),
+///     Err(error) => println!("{error}"), // no CUDA driver here: ..
+/// }
+/// # Ok::<(), farref_cuda::CudaError>(())
+/// ```
+#[derive(Clone)]
+pub struct Cuda(Arc<Inner>);
+
+struct Inner {
+    driver: Arc<dyn Driver>,
+    /// Gives pools' descriptors to other processes. There is one as long as there is a pool.
+    exchange: Mutex<Weak<Exchange>>,
+    /// Imported pools that could not go yet, since memory of theirs is still being freed.
+    leaving: Mutex<Vec<(u32, PoolHandle)>>,
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cuda").field(&self.0.driver).finish()
+    }
+}
+
+impl Cuda {
+    /// Opens the driver, the first time it is asked. Fails with [`CudaError::NoDriver`] where there is none, or no GPU for it.
+    pub fn open() -> Result<Self> {
+        static OPENED: OnceLock<Cuda> = OnceLock::new();
+        // Two threads must not start the driver at once.
+        static OPENING: Mutex<()> = Mutex::new(());
+        let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = OPENED.get() {
+            return Ok(opened.clone());
+        }
+        let opened = Self::new(Arc::new(Real::open()?));
+        Ok(OPENED.get_or_init(|| opened).clone())
+    }
+
+    pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
+        Self(Arc::new(Inner {
+            driver,
+            exchange: Mutex::default(),
+            leaving: Mutex::default(),
+        }))
+    }
+
+    /// How many devices this process sees.
+    pub fn device_count(&self) -> Result<u32> {
+        Ok(self.0.driver.device_count()?)
+    }
+
+    /// Which GPU a device is.
+    pub fn uuid(&self, ordinal: u32) -> Result<DeviceUuid> {
+        self.device(ordinal)?;
+        Ok(self.0.driver.uuid(ordinal)?)
+    }
+
+    /// How much memory a device has, and how much of it is free. Begins to use the device if nobody has.
+    pub fn memory(&self, ordinal: u32) -> Result<MemoryInfo> {
+        self.device(ordinal)?;
+        Ok(self.0.driver.memory(ordinal)?)
+    }
+
+    /// Waits until all work is done that a stream was given so far.
+    pub fn synchronize(&self, ordinal: u32, stream: StreamHandle) -> Result<()> {
+        self.device(ordinal)?;
+        Ok(self.0.driver.synchronize(ordinal, stream)?)
+    }
+
+    /// Allocates memory of the device's current pool, as candle does: of a [`SharedPool`](crate::SharedPool) once there is one.
+    pub fn allocate(&self, ordinal: u32, bytes: u64, stream: StreamHandle) -> Result<DeviceMemory> {
+        let device = self.device(ordinal)?;
+        let pointer = device.driver.allocate(ordinal, None, bytes, stream)?;
+        Ok(DeviceMemory {
+            device,
+            pointer,
+            bytes,
+            stream,
+        })
+    }
+
+    /// A device of this process.
+    pub(crate) fn device(&self, ordinal: u32) -> Result<Device> {
+        let count = self.device_count()?;
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        let driver = Arc::clone(&self.0.driver);
+        Ok(Device { driver, ordinal })
+    }
+
+    /// The device that is this GPU.
+    pub(crate) fn find(&self, uuid: DeviceUuid) -> Result<Device> {
+        for ordinal in 0..self.device_count()? {
+            if self.0.driver.uuid(ordinal)? == uuid {
+                return self.device(ordinal);
+            }
+        }
+        Err(CudaError::OtherDevice { uuid })
+    }
+
+    /// What gives pools' descriptors to other processes; started if there is none.
+    pub(crate) fn exchange(&self) -> Result<Arc<Exchange>> {
+        let mut exchange = (self.0.exchange.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = exchange.upgrade() {
+            return Ok(running);
+        }
+        let started = Exchange::start()?;
+        *exchange = Arc::downgrade(&started);
+        Ok(started)
+    }
+
+    /// Gives up an imported pool, at the latest when the next one comes or goes: the driver does not let go of one while memory of
+    /// it is being freed.
+    pub(crate) fn give_up(&self, pool: Option<(u32, PoolHandle)>) {
+        let mut leaving = (self.0.leaving.lock()).unwrap_or_else(PoisonError::into_inner);
+        leaving.extend(pool);
+        leaving.retain(|&(ordinal, pool)| self.0.driver.destroy_pool(ordinal, pool).is_err());
+    }
+}
+
+/// Device memory that was allocated here. Freed when dropped, after what its stream was given until then.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    device: Device,
+    pointer: u64,
+    bytes: u64,
+    stream: StreamHandle,
+}
+
+impl DeviceMemory {
+    /// Where it begins.
+    pub fn pointer(&self) -> u64 {
+        self.pointer
+    }
+
+    /// How long it is.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The device's number in this process.
+    pub fn ordinal(&self) -> u32 {
+        self.device.ordinal
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let Device { driver, ordinal } = &self.device;
+        let _ = driver.free(*ordinal, self.pointer, self.stream);
+    }
+}

@@ -1,0 +1,346 @@
+//! Memory of this process's that others may use.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::cuda::{Cuda, DeviceUuid};
+use crate::driver::{Device, DriverResult};
+use crate::error::{CudaError, DriverError, Result};
+use crate::exchange::Offer;
+use crate::fence::Fence;
+use crate::owned::{OwnedPool, OwnedStream};
+use crate::sys::StreamHandle;
+use crate::ticket::{ExportMessage, Host, Ticket, Token};
+
+/// The length of an anchor.
+const ANCHOR: u64 = 512;
+
+/// How much memory a [`SharedPool`] takes, and gives away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PoolOptions {
+    /// So many bytes are taken of the device at once, as one piece: what is exported out of it is imported in a microsecond,
+    /// however large. What has no room in it takes the importer longer, by its size. Zero takes none.
+    pub reserve: u64,
+    /// So many bytes are out at most ([`SharedPool::exported_bytes`]).
+    pub limit: u64,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            reserve: 0,
+            limit: u64::MAX,
+        }
+    }
+}
+
+/// One device of this process whose memory others may use: what is allocated on it from now on is of a pool that can be
+/// exported.
+///
+/// It ends when it and all its [`Exported`] are dropped; memory that was allocated of it stays until it is freed.
+pub struct SharedPool {
+    // In the order in which they are given back.
+    offer: Offer,
+    anchor: Option<Anchor>,
+    fence: Fence,
+    stream: OwnedStream,
+    pool: OwnedPool,
+    device: Device,
+    uuid: DeviceUuid,
+    host: Host,
+    event: Token,
+    limit: u64,
+    out: Mutex<Out>,
+}
+
+/// What is out.
+#[derive(Debug, Default)]
+struct Out {
+    bytes: u64,
+    by_pointer: HashMap<u64, Known>,
+}
+
+/// An allocation that is out, so that whoever has the [`Exported`] has kept it since.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    token: Token,
+    bytes: u64,
+    times: usize,
+}
+
+/// A small allocation inside the reserve that is never freed: see [`PoolOptions::reserve`].
+#[derive(Debug)]
+struct Anchor {
+    pointer: u64,
+    token: Token,
+}
+
+impl fmt::Debug for SharedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPool")
+            .field("ordinal", &self.device.ordinal)
+            .field("uuid", &self.uuid)
+            .field("exported_bytes", &self.exported_bytes())
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SharedPool {
+    /// Makes a pool, and makes it the device's current one.
+    ///
+    /// It must be made before anything is allocated on the device whose memory others are to use: before candle's
+    /// `Device::new_cuda`. Blocks for as long as the driver needs.
+    pub fn create(cuda: &Cuda, ordinal: u32, options: PoolOptions) -> Result<Arc<Self>> {
+        let device = cuda.device(ordinal)?;
+        let abilities = device.driver.abilities(ordinal)?;
+        let missing = [
+            (abilities.pools, "it has no memory pools"),
+            (abilities.pool_descriptors, "its pools cannot be exported"),
+            (
+                abilities.shared_events,
+                "it has no events between processes",
+            ),
+        ];
+        if let Some((_, missing)) = missing.into_iter().find(|(has, _)| !has) {
+            return Err(CudaError::Unsupported { ordinal, missing });
+        }
+        let free = device.driver.memory(ordinal)?.free;
+        if options.reserve > free {
+            let asked = options.reserve;
+            return Err(CudaError::NotEnoughMemory { asked, free });
+        }
+        let uuid = device.driver.uuid(ordinal)?;
+        let host = Host::here()?;
+        let pool = OwnedPool::new(&device)?;
+        let stream = OwnedStream::new(&device)?;
+        let fence = Fence::new(&device)?;
+        let event = fence.export()?.into();
+        let descriptor = device.driver.export_pool(ordinal, pool.handle)?;
+        fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(io::Error::from)?;
+        let offer = cuda.exchange()?.offer(descriptor);
+        let mut shared = Self {
+            offer,
+            anchor: None,
+            fence,
+            stream,
+            pool,
+            device,
+            uuid,
+            host,
+            event,
+            limit: options.limit,
+            out: Mutex::default(),
+        };
+        if options.reserve > 0 {
+            shared.anchor = shared.reserve(options.reserve)?;
+        }
+        // Last: nobody's allocations are of a pool that could not be made.
+        (shared.device.driver).make_current(ordinal, shared.pool.handle)?;
+        Ok(Arc::new(shared))
+    }
+
+    /// Takes memory of the device, which the pool keeps when it is freed, and puts an anchor into it, if it can.
+    fn reserve(&self, bytes: u64) -> Result<Option<Anchor>> {
+        let Device { driver, ordinal } = &self.device;
+        let allocate =
+            |bytes| driver.allocate(*ordinal, Some(self.pool.handle), bytes, self.stream.handle);
+        let begin = allocate(bytes)?;
+        let synchronized = self.stream.synchronize();
+        driver.free(*ordinal, begin, self.stream.handle)?;
+        synchronized?;
+        self.stream.synchronize()?;
+        let pointer = allocate(ANCHOR)?;
+        let is_inside = (begin..begin.saturating_add(bytes)).contains(&pointer);
+        let token = match driver.export_pointer(*ordinal, pointer) {
+            Ok(data) if is_inside => data.into(),
+            // Without it imports take longer, and nothing else.
+            _ => {
+                driver.free(*ordinal, pointer, self.stream.handle)?;
+                return Ok(None);
+            }
+        };
+        Ok(Some(Anchor { pointer, token }))
+    }
+
+    /// The GPU that it is on.
+    pub fn uuid(&self) -> DeviceUuid {
+        self.uuid
+    }
+
+    /// The device's number in this process.
+    pub fn ordinal(&self) -> u32 {
+        self.device.ordinal
+    }
+
+    /// Whether there is an anchor in the reserve, so that memory out of it is imported quickly.
+    pub fn is_anchored(&self) -> bool {
+        self.anchor.is_some()
+    }
+
+    /// What another process needs once.
+    pub fn ticket(&self) -> Ticket {
+        Ticket {
+            host: self.host,
+            socket: self.offer.socket().to_owned(),
+            secret: self.offer.secret(),
+            pool: self.offer.number(),
+            uuid: self.uuid,
+            event: self.event,
+            anchors: self.anchor.iter().map(|anchor| anchor.token).collect(),
+        }
+    }
+
+    /// How many bytes are out: each [`Exported`] counts, also if several are of the same memory.
+    pub fn exported_bytes(&self) -> u64 {
+        self.lock().bytes
+    }
+
+    /// Exports memory of the pool, `bytes` from `pointer` on, where an allocation begins. Importers will wait for the work that
+    /// `stream` was given so far.
+    ///
+    /// The memory must stay allocated as long as the [`Exported`] is kept, which is until every importer has released it:
+    /// [`Exported::keep`] takes whatever owns it.
+    ///
+    /// Fails with [`CudaError::LimitReached`] if too much is out: whoever asks copies instead.
+    pub fn export(
+        self: &Arc<Self>,
+        pointer: u64,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> Result<Exported> {
+        let token = self.count(pointer, bytes)?;
+        let exported = Exported {
+            message: ExportMessage {
+                pool: self.offer.number(),
+                bytes,
+                token,
+            },
+            pointer,
+            pool: Arc::clone(self),
+            kept: None,
+        };
+        // If it fails, dropping this gives back what was counted.
+        self.fence.record(stream)?;
+        Ok(exported)
+    }
+
+    /// Counts memory as out, if it may be.
+    fn count(&self, pointer: u64, bytes: u64) -> Result<Token> {
+        let mut out = self.lock();
+        let used = out.bytes;
+        let total = used.checked_add(bytes).filter(|&total| total <= self.limit);
+        let total = total.ok_or(CudaError::LimitReached {
+            asked: bytes,
+            used,
+            limit: self.limit,
+        })?;
+        let known = match out.by_pointer.entry(pointer) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(self.look_up(pointer, bytes)?),
+        };
+        if bytes == 0 || bytes > known.bytes {
+            // It was out before, or it would not be known.
+            return Err(CudaError::NotAnAllocation { pointer, bytes });
+        }
+        known.times += 1;
+        let token = known.token;
+        out.bytes = total;
+        Ok(token)
+    }
+
+    /// Asks the driver about an allocation, and for what exports it.
+    fn look_up(&self, pointer: u64, bytes: u64) -> Result<Known> {
+        let Device { driver, ordinal } = &self.device;
+        let of = unless_invalid(driver.pool_of(*ordinal, pointer))?.flatten();
+        if of != Some(self.pool.handle) {
+            return Err(CudaError::NotOurs { pointer });
+        }
+        let range = unless_invalid(driver.range(*ordinal, pointer))?;
+        let there = range.filter(|&(begin, there)| begin == pointer && bytes > 0 && bytes <= there);
+        let (_, there) = there.ok_or(CudaError::NotAnAllocation { pointer, bytes })?;
+        Ok(Known {
+            token: driver.export_pointer(*ordinal, pointer)?.into(),
+            bytes: there,
+            times: 0,
+        })
+    }
+
+    fn give_back(&self, pointer: u64, bytes: u64) {
+        let mut out = self.lock();
+        out.bytes = out.bytes.saturating_sub(bytes);
+        if let Entry::Occupied(mut known) = out.by_pointer.entry(pointer) {
+            known.get_mut().times -= 1;
+            if known.get().times == 0 {
+                // From now on the memory may be freed, and another allocation begin there.
+                known.remove();
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for SharedPool {
+    fn drop(&mut self) {
+        if let Some(anchor) = &self.anchor {
+            let Device { driver, ordinal } = &self.device;
+            let _ = driver.free(*ordinal, anchor.pointer, self.stream.handle);
+        }
+    }
+}
+
+/// The driver does not know such an address.
+fn unless_invalid<T>(result: DriverResult<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.code == DriverError::INVALID_VALUE => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Memory that is out. The bytes are given back to the pool's limit when it is dropped.
+pub struct Exported {
+    message: ExportMessage,
+    pointer: u64,
+    pool: Arc<SharedPool>,
+    kept: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Exported {
+    /// What importers need.
+    pub fn message(&self) -> ExportMessage {
+        self.message
+    }
+
+    /// Keeps whatever owns the memory: it is dropped after this does not count any more.
+    #[must_use]
+    pub fn keep(mut self, owner: impl Any + Send + Sync) -> Self {
+        self.kept = Some(Box::new((self.kept.take(), owner)));
+        self
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        self.pool.give_back(self.pointer, self.message.bytes);
+        drop(self.kept.take());
+    }
+}
+
+impl fmt::Debug for Exported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exported")
+            .field("pointer", &format_args!("{:#x}", self.pointer))
+            .field("bytes", &self.message.bytes)
+            .finish_non_exhaustive()
+    }
+}
