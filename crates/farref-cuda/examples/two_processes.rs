@@ -152,7 +152,7 @@ mod linux {
         let (mut exports, mut imports, mut frees) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..rounds {
             let memory = cuda.allocate(0, bytes as u64, STREAM)?;
-            let pattern = pattern(round as u8, bytes);
+            let pattern = pattern(round as u8, bytes.min(MIB));
             up(pinned, &pattern, &memory)?;
             let begun = Instant::now();
             let exported = pool.export(memory.pointer(), memory.bytes(), STREAM)?;
@@ -162,7 +162,7 @@ mod linux {
             imports.push(Duration::from_nanos(import));
             frees.push(Duration::from_nanos(free));
             // SAFETY: it is all of it, and the importer has finished.
-            let seen = unsafe { pinned.download(memory.pointer(), bytes.min(MIB), STREAM, 0) }?;
+            let seen = unsafe { pinned.download(memory.pointer(), bytes.min(MIB), STREAM) }?;
             let want = self::pattern(!(round as u8), bytes.min(MIB));
             ensure!(
                 seen.to_vec()? == want,
@@ -190,30 +190,32 @@ mod linux {
         let begun = Instant::now();
         let pool = ImportedPool::open(&cuda, &ticket)?;
         say(&mut to, &(begun.elapsed().as_nanos() as u64))?;
-        let pinned = PinnedPool::new(&cuda, pool.ordinal(), PinnedOptions::default())?;
+        let pinned = PinnedPool::new(
+            &cuda,
+            pool.ordinal(),
+            PinnedOptions {
+                limit: 16 << 30,
+                ..PinnedOptions::default()
+            },
+        )?;
         let mut is_first = true;
         while let Ok((message, seed)) = hear::<(ExportMessage, u8)>(&mut from) {
             let begun = Instant::now();
             let memory = pool.import(&message, STREAM)?;
             let import = begun.elapsed();
-            let bytes = memory.bytes() as usize;
+            let bytes = (memory.bytes() as usize).min(MIB);
             // SAFETY: it is imported memory of that length, which the exporter leaves alone.
-            let download = unsafe { pinned.download(memory.pointer(), bytes, STREAM, 4 * MIB) }?;
-            let (want, mut at) = (pattern(seed, bytes.min(MIB)), 0);
-            let mut same = true;
-            download.look(0..bytes.min(MIB), &mut |piece| {
-                same &= piece == &want[at..at + piece.len()];
-                at += piece.len();
-            })?;
+            let download = unsafe { pinned.download(memory.pointer(), bytes, STREAM) }?;
+            let (want, mut same) = (pattern(seed, bytes), false);
+            download.look(0..bytes, &mut |bytes| same = bytes == want)?;
             ensure!(same, "the exporter's bytes have not come");
-            download.look(bytes - 1..bytes, &mut |_| ())?;
             drop(download);
             if std::mem::take(&mut is_first) {
                 let refused = pool.import(&longer(&message)?, STREAM);
                 eprintln!("a message that says more than there is: {}", said(refused));
             }
             // SAFETY: the same.
-            unsafe { pinned.upload(&pattern(!seed, bytes.min(MIB)), memory.pointer(), STREAM) }?;
+            unsafe { pinned.upload(&pattern(!seed, bytes), memory.pointer(), STREAM) }?;
             cuda.synchronize(pool.ordinal(), STREAM)?;
             let begun = Instant::now();
             drop(memory);
@@ -228,7 +230,7 @@ mod linux {
     fn longer(message: &ExportMessage) -> Result<ExportMessage> {
         type Fields = (u64, u64, ([u8; 32], [u8; 32]));
         let mut fields: Fields = postcard::from_bytes(&postcard::to_allocvec(message)?)?;
-        fields.1 = fields.1 * 4 + (64 << 20);
+        fields.1 *= 4;
         Ok(postcard::from_bytes(&postcard::to_allocvec(&fields)?)?)
     }
 
@@ -249,15 +251,10 @@ mod linux {
                 ups.push(begun.elapsed());
                 let begun = Instant::now();
                 // SAFETY: it is all of it.
-                let download =
-                    unsafe { pinned.download(memory.pointer(), bytes, STREAM, 4 * MIB) }?;
-                let mut at = 0;
-                download.look(0..bytes, &mut |piece| at += piece.len())?;
+                let download = unsafe { pinned.download(memory.pointer(), bytes, STREAM) }?;
+                download.wait_all()?;
                 downs.push(begun.elapsed());
-                ensure!(
-                    at == bytes && download.to_vec()? == source,
-                    "other bytes came back"
-                );
+                ensure!(download.to_vec()? == source, "other bytes came back");
             }
             let (up, down) = (median(&mut ups[1..]), median(&mut downs[1..]));
             let rate = |time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;

@@ -8,19 +8,21 @@ use crate::error::{CudaError, Result};
 use crate::pinned::PinnedPool;
 use crate::sys::{HostBlock, StreamHandle};
 
-/// The length of an upload's windows: long enough for the device's full rate, short enough for the processor's cache.
+/// The length of a window: long enough for the device's full rate, short enough for the processor's cache.
 const WINDOW: usize = 2 << 20;
-/// From this length on two threads fill windows: one alone is slower than the device.
+/// The most windows of a download. Of longer ones windows are longer.
+const MOST: usize = 128;
+/// From this length on two threads fill windows of an upload: one alone is slower than the device.
 const BY_TWO_FROM: usize = 8 << 20;
-/// How many windows a thread has: one is filled while the other is copied.
+/// How many windows such a thread has: one is filled while the other is copied.
 const WINDOWS: usize = 2;
 
-/// Bytes of a device that are being copied to the host, all windows at once and in order.
+/// Bytes of a device that are being copied to the host: into one piece of memory, from its beginning on.
 ///
-/// Windows are given back to their pool when it is dropped, also if they are not complete.
+/// The memory goes back to its pool when this is dropped, also if it is not complete.
 pub struct Download {
-    windows: Vec<HostBlock>,
-    window: usize,
+    /// `None` only while it is dropped.
+    block: Option<HostBlock>,
     bytes: usize,
     pool: PinnedPool,
 }
@@ -31,21 +33,16 @@ impl Download {
         pointer: u64,
         bytes: usize,
         stream: StreamHandle,
-        window: usize,
     ) -> Result<Self> {
-        let window = if window == 0 { bytes } else { window }.max(1);
+        let block = pool.take_block(bytes)?;
+        let window = WINDOW.max(bytes.div_ceil(MOST));
         let mut download = Self {
-            windows: Vec::with_capacity(bytes.div_ceil(window)),
-            window,
+            block: Some(block),
             bytes,
             pool: pool.clone(),
         };
-        for from in (0..bytes).step_by(window) {
-            let length = window.min(bytes - from);
-            let mut block = pool.take_any(length);
-            let begun = block.begin_download(pointer + from as u64, length, stream);
-            download.windows.push(block);
-            begun?;
+        if let Some(block) = &mut download.block {
+            block.begin_download(pointer, bytes, window, stream)?;
         }
         Ok(download)
     }
@@ -55,55 +52,49 @@ impl Download {
         self.bytes
     }
 
-    /// Whether these bytes have come: [`look`](Self::look) does not wait then.
-    pub fn is_ready(&self, range: Range<usize>) -> bool {
-        let windows = self.windows_of(&range).unwrap_or(0..0);
-        self.windows[windows].iter().all(|window| !window.is_busy())
+    /// Where the first one is, or will be: an address of this process.
+    pub fn address(&self) -> usize {
+        self.block.as_ref().map_or(0, HostBlock::address)
     }
 
-    /// Waits for these bytes, and shows them, in order and in as many pieces as they have windows. Others are not waited for.
+    /// Whether these bytes have come: [`look`](Self::look) does not wait then.
+    pub fn is_ready(&self, range: Range<usize>) -> bool {
+        (self.block.as_ref()).is_some_and(|block| !block.is_busy(range.end.min(self.bytes)))
+    }
+
+    /// Waits for these bytes, and shows them, all at once. Those after them are not waited for.
     pub fn look(&self, range: Range<usize>, show: &mut dyn FnMut(&[u8])) -> Result<()> {
-        for index in self.windows_of(&range)? {
-            let window = &self.windows[index];
-            window.wait()?;
-            let begin = index * self.window;
-            let length = self.window.min(self.bytes - begin);
-            let part = range.start.max(begin) - begin..range.end.min(begin + length) - begin;
-            // It was waited for.
-            if let Some(bytes) = window.bytes() {
-                show(&bytes[part]);
-            }
-        }
+        let out_of_range = CudaError::OutOfRange {
+            from: range.start as u64,
+            to: range.end as u64,
+            bytes: self.bytes as u64,
+        };
+        let Some(block) = self.block.as_ref().filter(|_| range.end <= self.bytes) else {
+            return Err(out_of_range);
+        };
+        block.wait(range.end)?;
+        let bytes = block.bytes(range.end).and_then(|bytes| bytes.get(range));
+        show(bytes.ok_or(out_of_range)?);
         Ok(())
+    }
+
+    /// Waits for all of them.
+    pub fn wait_all(&self) -> Result<()> {
+        self.look(0..self.bytes, &mut |_| ())
     }
 
     /// Waits for all of them, and copies them.
     pub fn to_vec(&self) -> Result<Vec<u8>> {
-        let mut all = Vec::with_capacity(self.bytes);
-        self.look(0..self.bytes, &mut |bytes| all.extend_from_slice(bytes))?;
+        let mut all = Vec::new();
+        self.look(0..self.bytes, &mut |bytes| all = bytes.to_vec())?;
         Ok(all)
-    }
-
-    /// Which windows cover these bytes.
-    fn windows_of(&self, range: &Range<usize>) -> Result<Range<usize>> {
-        if range.start > range.end || range.end > self.bytes {
-            return Err(CudaError::OutOfRange {
-                from: range.start as u64,
-                to: range.end as u64,
-                bytes: self.bytes as u64,
-            });
-        }
-        if range.is_empty() {
-            return Ok(0..0);
-        }
-        Ok(range.start / self.window..range.end.div_ceil(self.window))
     }
 }
 
 impl Drop for Download {
     fn drop(&mut self) {
-        for window in self.windows.drain(..) {
-            self.pool.put_back(window);
+        if let Some(block) = self.block.take() {
+            self.pool.put_back(block);
         }
     }
 }
@@ -112,7 +103,6 @@ impl fmt::Debug for Download {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Download")
             .field("bytes", &self.bytes)
-            .field("window", &self.window)
             .finish_non_exhaustive()
     }
 }
@@ -160,12 +150,12 @@ fn upload_lane(
         }
         // The last piece may be shorter than its window.
         let block = &mut blocks[count % WINDOWS];
-        block.wait()?;
-        if let Some(bytes) = block.bytes_mut() {
-            bytes[..piece.len()].copy_from_slice(piece);
+        block.wait(block.capacity())?;
+        if let Some(bytes) = block.bytes_mut(piece.len()) {
+            bytes.copy_from_slice(piece);
         }
         let to = pointer + (index * WINDOW) as u64;
-        Ok(block.begin_upload(0..piece.len(), to, stream)?)
+        Ok(block.begin_upload(piece.len(), to, stream)?)
     };
     let copied = pieces.enumerate().try_for_each(&mut copy);
     for block in blocks {

@@ -18,6 +18,7 @@
 //! | [`ImportedPool`], [`ImportedMemory`] | memory of another process |
 //! | [`AfterWork`] | calls back when a stream has done what it was given, so that memory can be released |
 //! | [`PinnedPool`], [`PinnedBuffer`], [`Download`] | page-locked memory, and copies with it |
+//! | [`testing`] | a machine with GPUs that there is not, for tests |
 //!
 //! # Invariants
 //!
@@ -66,6 +67,8 @@ mod shared_pool;
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(target_os = "linux")]
+pub mod testing;
 #[cfg(target_os = "linux")]
 mod ticket;
 

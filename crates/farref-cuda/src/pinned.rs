@@ -1,7 +1,7 @@
 //! Page-locked memory of the host, which a device copies from and to several times as quickly as plain memory.
 //!
-//! Locking memory takes longer than most copies. So what was used is kept, in blocks whose lengths are powers of two, and given back when
-//! nobody has used it for a while (CU-7). A thread does that; it is there as long as something is kept.
+//! Locking memory takes longer than most copies. So what was used is kept, in blocks of a few lengths, and given back when nobody has
+//! used it for a while (CU-7). A thread does that; it is there as long as something is kept.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -107,12 +107,12 @@ impl PinnedPool {
             limit: self.0.options.limit,
         };
         let mut kept = self.0.lock();
-        let capacity = bytes.max(LEAST).checked_next_power_of_two();
-        let capacity = capacity.ok_or_else(|| refused(kept.locked))?;
-        if let Some(blocks) = kept.blocks.get_mut(&capacity) {
+        let capacity = class(bytes).ok_or_else(|| refused(kept.locked))?;
+        // The shortest one that is long enough, and not much too long.
+        for (_, blocks) in kept.blocks.range_mut(capacity..capacity.saturating_mul(2)) {
             // One whose last copy is still under way is of no use yet.
-            let free = blocks.iter().rposition(|(block, _)| !block.is_busy());
-            if let Some(at) = free {
+            let is_free = |(block, _): &(HostBlock, Instant)| !block.is_busy(block.capacity());
+            if let Some(at) = blocks.iter().rposition(is_free) {
                 return Ok(blocks.remove(at).0);
             }
         }
@@ -150,11 +150,19 @@ impl PinnedPool {
     }
 }
 
+/// The length of the block for so many bytes: a power of two, or one of seven steps to the next.
+fn class(bytes: usize) -> Option<usize> {
+    let bytes = bytes.max(LEAST);
+    bytes.checked_next_multiple_of(1 << (bytes.ilog2() - 3))
+}
+
 impl Kept {
     /// Takes a kept block out that is not busy: the one that was not used for longest, of those that may be taken.
     fn pop(&mut self, may: impl Fn(Instant) -> bool) -> Option<HostBlock> {
         let oldest = |blocks: &Vec<(HostBlock, Instant)>| {
-            let free = |(block, since): &(HostBlock, Instant)| may(*since) && !block.is_busy();
+            let free = |(block, since): &(HostBlock, Instant)| {
+                may(*since) && !block.is_busy(block.capacity())
+            };
             let at = blocks.iter().position(free)?;
             Some((blocks[at].1, at))
         };
@@ -215,7 +223,7 @@ impl PinnedBuffer {
     pub(crate) fn begin_upload(mut self, pointer: u64, stream: StreamHandle) -> Result<()> {
         let bytes = self.bytes;
         match &mut self.block {
-            Some(block) => Ok(block.begin_upload(0..bytes, pointer, stream)?),
+            Some(block) => Ok(block.begin_upload(bytes, pointer, stream)?),
             None => Ok(()),
         }
     }
@@ -225,15 +233,18 @@ impl Deref for PinnedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let all = self.block.as_ref().and_then(HostBlock::bytes);
-        all.map_or(&[], |all| &all[..self.bytes])
+        let block = self.block.as_ref();
+        // No copy is under way while somebody has the buffer.
+        block
+            .and_then(|block| block.bytes(self.bytes))
+            .unwrap_or(&[])
     }
 }
 
 impl DerefMut for PinnedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let all = self.block.as_mut().and_then(HostBlock::bytes_mut);
-        all.map_or(&mut [], |all| &mut all[..self.bytes])
+        let (block, bytes) = (self.block.as_mut(), self.bytes);
+        (block.and_then(|block| block.bytes_mut(bytes))).unwrap_or(&mut [])
     }
 }
 

@@ -6,8 +6,9 @@ use crate::error::Result;
 use crate::pinned::{PinnedBuffer, PinnedPool};
 
 impl PinnedPool {
-    /// Begins to copy `bytes` bytes of device memory to the host, in windows of so many, all at once and in order. Zero means one
-    /// window. Does not wait; where too much memory is locked already, plain memory is used, which takes longer.
+    /// Begins to copy `bytes` bytes of device memory to the host, in windows, all at once and in order. Does not wait.
+    ///
+    /// Fails with [`CudaError::LimitReached`](crate::CudaError::LimitReached) if too much memory is locked.
     ///
     /// # Safety
     ///
@@ -18,9 +19,8 @@ impl PinnedPool {
         pointer: u64,
         bytes: usize,
         stream: StreamHandle,
-        window: usize,
     ) -> Result<Download> {
-        Download::begin(self, pointer, bytes, stream, window)
+        Download::begin(self, pointer, bytes, stream)
     }
 
     /// Copies bytes to device memory. They have been read when this returns; the device has them when the stream has done what it

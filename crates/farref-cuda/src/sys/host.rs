@@ -4,15 +4,14 @@
 //! freed.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::stream::StreamHandle;
 use crate::driver::{Device, DriverResult, EventHandle};
 
 /// Where memory of the host begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct HostAddress(NonNull<u8>);
 
 // SAFETY: it is only a number until somebody says why it may be used.
@@ -38,23 +37,34 @@ impl HostAddress {
     pub(super) fn pointer(self) -> *mut u8 {
         self.0.as_ptr()
     }
+}
 
-    /// Plain memory, all zero. Freed with [`free_plain`](Self::free_plain) only.
-    pub(crate) fn plain(bytes: usize) -> Self {
+/// Memory that is not the driver's, all zero at first.
+#[derive(Debug)]
+pub(crate) struct PlainMemory {
+    address: HostAddress,
+    bytes: usize,
+}
+
+impl PlainMemory {
+    pub(crate) fn new(bytes: usize) -> Self {
         let layout = layout(bytes);
         // SAFETY: the layout has at least one byte.
-        match Self::new(unsafe { alloc_zeroed(layout) }) {
-            Some(address) => address,
+        match HostAddress::new(unsafe { alloc_zeroed(layout) }) {
+            Some(address) => Self { address, bytes },
             None => handle_alloc_error(layout),
         }
     }
 
-    /// # Safety
-    ///
-    /// It must be from [`plain`](Self::plain) with as many bytes, and nobody may use it any more.
-    pub(crate) unsafe fn free_plain(self, bytes: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { dealloc(self.pointer(), layout(bytes)) }
+    pub(crate) fn address(&self) -> HostAddress {
+        self.address
+    }
+}
+
+impl Drop for PlainMemory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and those who use its address do so only as long as they have this.
+        unsafe { dealloc(self.address.pointer(), layout(self.bytes)) }
     }
 }
 
@@ -80,19 +90,37 @@ impl HostPart {
     pub(super) fn pointer(&self) -> *mut u8 {
         self.address.pointer()
     }
+
+    /// What the copy reads, for a driver that copies by itself.
+    pub(crate) fn read(&self) -> Vec<u8> {
+        // SAFETY: the promise of `new`, and all memory that is given out was written to.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.bytes) }.to_vec()
+    }
+
+    /// Writes what the copy writes, as far as there is room.
+    pub(crate) fn write(&self, bytes: &[u8]) {
+        let bytes = &bytes[..bytes.len().min(self.bytes)];
+        // SAFETY: the promise of `new`; the two do not overlap, since nobody has a slice of this memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), bytes.len()) }
+    }
 }
 
 /// Memory of the host for copies from and to one device: page-locked, or plain where that is not to be had.
+///
+/// A copy has parts, each of them followed by an event on the same stream: so parts are done in order, from the block's beginning on.
 #[derive(Debug)]
 pub(crate) struct HostBlock {
     device: Device,
     address: HostAddress,
     capacity: usize,
-    is_locked: bool,
-    /// Recorded after each copy. Made for the first one.
-    event: Option<EventHandle>,
-    /// Whether a copy was begun that is not known to be done.
-    is_busy: AtomicBool,
+    /// What the address is of, unless it is the driver's.
+    plain: Option<PlainMemory>,
+    /// One for each part that a copy had so far.
+    events: Vec<EventHandle>,
+    /// Where the parts of the last copy end.
+    parts: Vec<usize>,
+    /// How many of them are known to be done.
+    done: AtomicUsize,
     /// Whether nobody can say any more when the last copy is done. Then the memory is never used, nor freed, again.
     is_lost: bool,
 }
@@ -102,23 +130,30 @@ impl HostBlock {
     pub(crate) fn locked(device: &Device, capacity: usize) -> DriverResult<Self> {
         let capacity = capacity.max(1);
         let address = device.driver.allocate_host(device.ordinal, capacity)?;
-        Ok(Self::new(device, address, capacity, true))
+        Ok(Self::new(device, address, capacity, None))
     }
 
     /// Plain memory, with which copies take longer.
     pub(crate) fn plain(device: &Device, capacity: usize) -> Self {
         let capacity = capacity.max(1);
-        Self::new(device, HostAddress::plain(capacity), capacity, false)
+        let plain = PlainMemory::new(capacity);
+        Self::new(device, plain.address(), capacity, Some(plain))
     }
 
-    fn new(device: &Device, address: HostAddress, capacity: usize, is_locked: bool) -> Self {
+    fn new(
+        device: &Device,
+        address: HostAddress,
+        capacity: usize,
+        plain: Option<PlainMemory>,
+    ) -> Self {
         Self {
             device: device.clone(),
             address,
             capacity,
-            is_locked,
-            event: None,
-            is_busy: AtomicBool::new(false),
+            plain,
+            events: Vec::new(),
+            parts: Vec::new(),
+            done: AtomicUsize::new(0),
             is_lost: false,
         }
     }
@@ -128,128 +163,156 @@ impl HostBlock {
     }
 
     pub(crate) fn is_locked(&self) -> bool {
-        self.is_locked
+        self.plain.is_none()
     }
 
-    /// Whether a copy is still under way. Asks the driver.
-    pub(crate) fn is_busy(&self) -> bool {
-        if self.is_lost {
-            return true;
+    /// Where it begins.
+    pub(crate) fn address(&self) -> usize {
+        self.address.pointer().addr()
+    }
+
+    /// Up to which of its bytes no copy is under way, as far as is known here.
+    fn known(&self) -> usize {
+        match self.done.load(Ordering::Acquire) {
+            _ if self.is_lost => 0,
+            done if done >= self.parts.len() => self.capacity,
+            0 => 0,
+            done => self.parts[done - 1],
         }
-        if !self.is_busy.load(Ordering::Acquire) {
+    }
+
+    /// The part of the copy after which so many bytes are complete, if there is one that is not known to be done.
+    fn part_for(&self, bytes: usize) -> Option<usize> {
+        if bytes <= self.known() {
+            return None;
+        }
+        let part = self.parts.iter().position(|&end| end >= bytes);
+        Some(part.unwrap_or_else(|| self.parts.len().saturating_sub(1)))
+    }
+
+    /// Whether a copy of the first so many bytes is still under way. Asks the driver.
+    pub(crate) fn is_busy(&self, bytes: usize) -> bool {
+        let Some(part) = self.part_for(bytes) else {
             return false;
-        }
-        let Some(event) = self.event else { return true };
+        };
+        let Some(&event) = self.events.get(part).filter(|_| !self.is_lost) else {
+            return true;
+        };
         let done = self.device.driver.is_done(self.device.ordinal, event);
         if done == Ok(true) {
-            self.is_busy.store(false, Ordering::Release);
+            self.done.fetch_max(part + 1, Ordering::AcqRel);
         }
         done != Ok(true)
     }
 
-    /// Waits until no copy is under way.
-    pub(crate) fn wait(&self) -> DriverResult<()> {
-        if let Some(event) = self.event
-            && self.is_busy.load(Ordering::Acquire)
+    /// Waits until no copy of the first so many bytes is under way.
+    pub(crate) fn wait(&self, bytes: usize) -> DriverResult<()> {
+        if let Some(part) = self.part_for(bytes)
+            && let Some(&event) = self.events.get(part).filter(|_| !self.is_lost)
         {
             self.device.driver.wait(self.device.ordinal, event)?;
-            self.is_busy.store(false, Ordering::Release);
+            self.done.fetch_max(part + 1, Ordering::AcqRel);
         }
         Ok(())
     }
 
-    /// Its bytes, if no copy is under way as far as is known here: see [`wait`](Self::wait).
-    pub(crate) fn bytes(&self) -> Option<&[u8]> {
-        if self.is_lost || self.is_busy.load(Ordering::Acquire) {
+    /// Its first so many bytes, if no copy of them is under way as far as is known here: see [`wait`](Self::wait).
+    pub(crate) fn bytes(&self, bytes: usize) -> Option<&[u8]> {
+        if bytes > self.known() {
             return None;
         }
-        // SAFETY: it is this block's own memory, which is there as long as the block is; no copy writes to it, since none is
-        // under way and a new one needs `&mut`. The driver's memory comes from the system, which has cleared it.
-        Some(unsafe { std::slice::from_raw_parts(self.address.pointer(), self.capacity) })
+        // SAFETY: it is this block's own memory, which is there as long as the block is; no copy writes to these bytes, since
+        // none is under way and a new one needs `&mut`. The driver's memory comes from the system, which has cleared it.
+        Some(unsafe { std::slice::from_raw_parts(self.address.pointer(), bytes) })
     }
 
-    /// The same, to be written to.
-    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
-        if self.is_lost || *self.is_busy.get_mut() {
+    /// The same, to be written to, if no copy of anything is under way.
+    pub(crate) fn bytes_mut(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > self.capacity || self.known() < self.capacity {
             return None;
         }
         // SAFETY: as in `bytes`, and nobody else has the block.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.address.pointer(), self.capacity) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.address.pointer(), bytes) })
     }
 
-    /// Begins a copy of device memory into the first `bytes` of this block.
+    /// Begins a copy of device memory into the first `bytes` of this block, in parts of so many.
     pub(crate) fn begin_download(
         &mut self,
         from: u64,
         bytes: usize,
+        part: usize,
         stream: StreamHandle,
     ) -> DriverResult<()> {
-        let bytes = bytes.min(self.capacity);
-        self.begin(0..bytes, stream, |device, part| {
+        self.begin(bytes, part, stream, |device, at, part| {
+            let from = from + at as u64;
             (device.driver).copy_down(device.ordinal, from, part, stream)
         })
     }
 
-    /// Begins a copy of some of its bytes into device memory.
+    /// Begins a copy of its first `bytes` into device memory.
     pub(crate) fn begin_upload(
         &mut self,
-        range: Range<usize>,
+        bytes: usize,
         to: u64,
         stream: StreamHandle,
     ) -> DriverResult<()> {
-        let end = range.end.min(self.capacity);
-        self.begin(range.start.min(end)..end, stream, |device, part| {
+        self.begin(bytes, bytes, stream, |device, _, part| {
             device.driver.copy_up(device.ordinal, part, to, stream)
         })
     }
 
     fn begin(
         &mut self,
-        range: Range<usize>,
+        bytes: usize,
+        part: usize,
         stream: StreamHandle,
-        copy: impl FnOnce(&Device, HostPart) -> DriverResult<()>,
+        copy: impl Fn(&Device, usize, HostPart) -> DriverResult<()>,
     ) -> DriverResult<()> {
-        self.wait()?;
+        self.wait(self.capacity)?;
+        self.parts.clear();
+        *self.done.get_mut() = 0;
         let (driver, ordinal) = (&self.device.driver, self.device.ordinal);
-        let event = match self.event {
-            Some(event) => event,
-            None => *self.event.insert(driver.create_event(ordinal, false)?),
-        };
-        // SAFETY: the range lies within the block, whose memory stays and is left alone until the event is done: `bytes` and
-        // `drop` see to that.
-        let part = unsafe {
-            let begin = HostAddress(self.address.0.add(range.start));
-            HostPart::new(begin, range.len())
-        };
-        let begun = copy(&self.device, part);
-        // Also after an error: the driver may have begun.
-        match driver.record(ordinal, event, stream) {
-            Ok(()) => *self.is_busy.get_mut() = true,
-            // Without the event the stream itself says when it is done.
-            Err(error) => {
+        let bytes = bytes.min(self.capacity);
+        for from in (0..bytes).step_by(part.max(1)) {
+            let to = bytes.min(from + part);
+            if self.events.len() == self.parts.len() {
+                self.events.push(driver.create_event(ordinal, false)?);
+            }
+            let event = self.events[self.parts.len()];
+            // SAFETY: it lies within the block, whose memory stays and is left alone until the event is done: `known` and `drop` see to
+            // that.
+            let part = unsafe {
+                let begin = HostAddress(self.address.0.add(from));
+                HostPart::new(begin, to - from)
+            };
+            let begun = copy(&self.device, from, part);
+            self.parts.push(to);
+            // Also after an error: the driver may have begun.
+            if let Err(error) = driver.record(ordinal, event, stream) {
+                // Without the event the stream itself says when it is done.
                 self.is_lost = driver.synchronize(ordinal, stream).is_err();
+                *self.done.get_mut() = self.parts.len();
                 return Err(error);
             }
+            begun?;
         }
-        begun
+        Ok(())
     }
 }
 
 impl Drop for HostBlock {
     fn drop(&mut self) {
-        if self.is_lost || self.wait().is_err() {
+        if self.is_lost || self.wait(self.capacity).is_err() {
             // The device may still write to it.
+            std::mem::forget(self.plain.take());
             return;
         }
         let (driver, ordinal) = (&self.device.driver, self.device.ordinal);
-        if let Some(event) = self.event {
+        for event in self.events.drain(..) {
             let _ = driver.destroy_event(ordinal, event);
         }
-        if self.is_locked {
+        if self.plain.is_none() {
             let _ = driver.free_host(ordinal, self.address);
-        } else {
-            // SAFETY: it was made by `plain` with this capacity, and no copy is under way.
-            unsafe { self.address.free_plain(self.capacity) }
         }
     }
 }

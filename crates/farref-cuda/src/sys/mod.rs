@@ -6,6 +6,6 @@ mod real;
 mod stream;
 mod table;
 
-pub(crate) use host::{HostAddress, HostBlock, HostPart};
+pub(crate) use host::{HostAddress, HostBlock, HostPart, PlainMemory};
 pub(crate) use real::Real;
 pub use stream::StreamHandle;
