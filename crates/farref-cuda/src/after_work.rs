@@ -19,7 +19,7 @@ const SHORTEST: Duration = Duration::from_micros(20);
 /// How long it sleeps when nothing has been done for long.
 const LONGEST: Duration = Duration::from_millis(2);
 /// How long it stays when there is nothing to wait for.
-const IDLE: Duration = Duration::from_secs(2);
+const IDLE: Duration = Duration::from_millis(500);
 /// How many events are kept for the next ones.
 const SPARE: usize = 64;
 
@@ -43,7 +43,7 @@ struct Shared {
 struct Queue {
     new: Vec<Waiting>,
     spare: Vec<(u32, OwnedEvent)>,
-    /// How many jobs have not been run.
+    /// How many jobs have not been begun.
     open: usize,
     has_thread: bool,
 }
@@ -74,7 +74,7 @@ impl AfterWork {
         }))
     }
 
-    /// How many jobs have not been run.
+    /// How many jobs have not been begun.
     pub fn open(&self) -> usize {
         self.0.lock().open
     }
@@ -189,14 +189,18 @@ impl Shared {
         let Waiting {
             device, event, job, ..
         } = waiting;
-        // A job that panics has said so; others are not its fault.
-        let _ = catch_unwind(AssertUnwindSafe(job));
         let mut queue = self.lock();
         queue.open -= 1;
-        if queue.spare.len() < SPARE {
-            queue
-                .spare
-                .extend(event.map(|event| (device.ordinal, event)));
+        let event = event.map(|event| (device.ordinal, event));
+        // One that is too many is given back after the lock is.
+        let mut too_many = None;
+        match event {
+            Some(event) if queue.spare.len() < SPARE => queue.spare.push(event),
+            event => too_many = event,
         }
+        drop(queue);
+        drop(too_many);
+        // A job that panics has said so; others are not its fault.
+        let _ = catch_unwind(AssertUnwindSafe(job));
     }
 }

@@ -69,6 +69,8 @@ mod shared_pool;
 mod sys;
 #[cfg(target_os = "linux")]
 pub mod testing;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 #[cfg(target_os = "linux")]
 mod ticket;
 

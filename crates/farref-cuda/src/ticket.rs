@@ -83,6 +83,11 @@ impl Host {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(Self(number.to_be_bytes()))
     }
+
+    #[cfg(test)]
+    pub(crate) fn another(self) -> Self {
+        Self(self.0.map(|byte| !byte))
+    }
 }
 
 /// Lets another process of this host and user have a [`SharedPool`](crate::SharedPool)'s memory: it opens it with

@@ -1,5 +1,6 @@
 //! The pretended machine's driver: the same functions, on plain memory.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, MutexGuard};
@@ -48,7 +49,8 @@ impl StandIn {
         match process
             .failures
             .get_mut(call)
-            .and_then(|codes| codes.pop_front())
+            .and_then(VecDeque::pop_front)
+            .flatten()
         {
             Some(code) => Err(error(call, code)),
             None => Ok(state),

@@ -148,10 +148,16 @@ impl Process {
     /// Makes the next call of a function of the driver's fail with a code: `fail_next("cuMemPoolImportPointer", 2)`. Several wait
     /// for their turn.
     pub fn fail_next(&self, call: &str, code: u32) {
+        self.fail_after(call, 0, code);
+    }
+
+    /// The same, after so many calls that do not fail.
+    pub fn fail_after(&self, call: &str, calls: usize, code: u32) {
         let mut state = self.lock();
         let process = &mut state.processes[self.driver.process];
-        let failures = process.failures.entry(call.to_owned()).or_default();
-        failures.push_back(code);
+        let turns = process.failures.entry(call.to_owned()).or_default();
+        turns.extend(std::iter::repeat_n(None, calls));
+        turns.push_back(Some(code));
     }
 
     /// How often a function of the driver's was called.
@@ -193,6 +199,19 @@ impl Process {
     pub fn hold(&self, ordinal: u32, stream: StreamHandle) -> Work {
         let number = self.lock().number();
         self.driver.give(ordinal, stream, Op::Held(number));
+        Work {
+            driver: Arc::clone(&self.driver),
+            number,
+        }
+    }
+
+    /// Stops a stream after so many further steps, such as a copy or the record of an event, until it is
+    /// [let go on](Work::complete).
+    pub fn hold_after(&self, ordinal: u32, stream: StreamHandle, steps: usize) -> Work {
+        let key = self.driver.key(ordinal, stream);
+        let mut state = self.lock();
+        let number = state.number();
+        state.stops.insert(key, (steps, number));
         Work {
             driver: Arc::clone(&self.driver),
             number,

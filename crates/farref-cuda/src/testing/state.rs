@@ -47,7 +47,8 @@ pub(super) struct ProcessState {
     pub(super) sees: Vec<usize>,
     /// The current pool of each GPU.
     pub(super) current: HashMap<usize, u64>,
-    pub(super) failures: HashMap<String, VecDeque<u32>>,
+    /// Which of the next calls of a function fail.
+    pub(super) failures: HashMap<String, VecDeque<Option<u32>>>,
     pub(super) calls: HashMap<&'static str, usize>,
 }
 
@@ -135,6 +136,8 @@ pub(super) struct State {
     /// Handles of events: whose they are, and of which event.
     pub(super) event_handles: HashMap<u64, (usize, u64)>,
     pub(super) streams: HashMap<StreamKey, VecDeque<Op>>,
+    /// Streams that stop after so many further steps, until that work is let go on.
+    pub(super) stops: HashMap<StreamKey, (usize, u64)>,
     pub(super) released: HashSet<u64>,
     pub(super) readings: HashMap<u64, Vec<u8>>,
     pub(super) host: HashMap<HostAddress, (usize, PlainMemory)>,
@@ -373,19 +376,25 @@ impl State {
 
     /// Does what streams can do now.
     pub(super) fn go_on(&mut self) {
+        let released = &mut self.released;
+        self.stops.retain(|_, (_, work)| !released.remove(work));
         loop {
             let can = |op: &Op| match op {
                 Op::Held(work) => self.released.contains(work),
                 Op::Wait { event, number } => self.is_reached(*event, *number),
                 _ => true,
             };
+            let stops = |key: &StreamKey| self.stops.get(key).is_some_and(|(steps, _)| *steps == 0);
             let next = self
                 .streams
                 .iter()
-                .find(|(_, queue)| queue.front().is_some_and(can));
+                .find(|(key, queue)| !stops(key) && queue.front().is_some_and(can));
             let Some(&key) = next.map(|(key, _)| key) else {
                 return;
             };
+            if let Some((steps, _)) = self.stops.get_mut(&key) {
+                *steps -= 1;
+            }
             let op = self.streams.get_mut(&key).and_then(VecDeque::pop_front);
             if let Some(op) = op {
                 self.perform(key, op);

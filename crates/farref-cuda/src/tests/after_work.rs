@@ -1,0 +1,121 @@
+//! Jobs that run after a stream's work (CU-3).
+
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use super::STREAM;
+use crate::testing::Machine;
+use crate::{AfterWork, CudaError, StreamHandle};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A job that says when it is run.
+fn ask(after: &AfterWork, stream: StreamHandle) -> Receiver<()> {
+    let (tell, told) = channel();
+    let job = move || tell.send(()).unwrap();
+    after.run(0, stream, Box::new(job)).unwrap();
+    told
+}
+
+#[test]
+fn a_job_is_run_after_the_work_and_nobody_waits_for_it() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let (slow, quick) = (here.stream(0), here.stream(0));
+        let work = here.hold(0, slow);
+        let held = ask(&after, slow);
+        // Another stream's is not held up by it; when it has run, this one has been looked at, too.
+        ask(&after, quick).recv_timeout(PATIENCE).unwrap();
+        ask(&after, quick).recv_timeout(PATIENCE).unwrap();
+        assert!(held.try_recv().is_err());
+        assert_eq!(after.open(), 1);
+        work.complete();
+        held.recv_timeout(PATIENCE).unwrap();
+        here.destroy_stream(0, slow);
+        here.destroy_stream(0, quick);
+    });
+}
+
+#[test]
+fn a_job_that_panics_takes_no_other_one_with_it() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let panics = || panic!("on purpose");
+        after.run(0, STREAM, Box::new(panics)).unwrap();
+        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn jobs_are_run_also_if_the_driver_fails() {
+    for call in ["cuEventCreate", "cuEventRecord", "cuEventQuery"] {
+        Machine::run(1, |machine| {
+            let here = machine.process();
+            let after = AfterWork::new(here.cuda());
+            here.fail_next(call, 999);
+            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        });
+    }
+}
+
+#[test]
+fn without_an_event_the_stream_itself_is_waited_for() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let work = here.hold(0, STREAM);
+        here.fail_next("cuEventRecord", 999);
+        let held = ask(&after, STREAM);
+        while here.calls("cuStreamSynchronize") == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(held.try_recv().is_err());
+        work.complete();
+        held.recv_timeout(PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn jobs_of_a_process_that_was_killed_are_run() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let work = here.hold(0, STREAM);
+        let held = ask(&after, STREAM);
+        here.kill();
+        held.recv_timeout(PATIENCE).unwrap();
+        drop(work);
+    });
+}
+
+#[test]
+fn a_device_that_does_not_exist_is_an_error() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let refused = after.run(1, STREAM, Box::new(|| ()));
+        assert!(
+            matches!(refused, Err(CudaError::NoDevice { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(after.open(), 0);
+    });
+}
+
+#[test]
+fn the_thread_ends_and_is_started_again() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        for _ in 0..2 {
+            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+            // Its events go with it.
+            while machine.counts().events > 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    });
+}

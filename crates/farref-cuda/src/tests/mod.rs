@@ -1,0 +1,27 @@
+//! Tests on the stand-in machine, with real sockets.
+
+mod after_work;
+mod copies;
+mod exchange;
+mod failures;
+mod order;
+mod sharing;
+
+use std::sync::Arc;
+
+use crate::testing::Process;
+use crate::{DeviceMemory, ImportedPool, PoolOptions, SharedPool, StreamHandle};
+
+const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+fn pool(process: &Process) -> Arc<SharedPool> {
+    SharedPool::create(process.cuda(), 0, PoolOptions::default()).unwrap()
+}
+
+fn open(process: &Process, pool: &SharedPool) -> Arc<ImportedPool> {
+    ImportedPool::open(process.cuda(), &pool.ticket()).unwrap()
+}
+
+fn allocate(process: &Process, bytes: u64) -> DeviceMemory {
+    process.cuda().allocate(0, bytes, STREAM).unwrap()
+}

@@ -1,0 +1,382 @@
+//! What is exported and imported, what is refused, and how much.
+
+use super::{STREAM, allocate, open, pool};
+use crate::testing::{Counts, Machine};
+use crate::{CudaError, ExportMessage, ImportedPool, PoolOptions, SharedPool, Ticket};
+
+/// As it goes over a wire.
+fn travelled<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
+    postcard::from_bytes(&postcard::to_allocvec(value).unwrap()).unwrap()
+}
+
+#[test]
+fn both_processes_have_the_same_memory_whatever_they_call_the_device() {
+    Machine::run(2, |machine| {
+        let here = machine.process_that_sees(&[0, 1]);
+        let there = machine.process_that_sees(&[1, 0]);
+        let pool = SharedPool::create(here.cuda(), 1, PoolOptions::default()).unwrap();
+        let memory = here.cuda().allocate(1, 4, STREAM).unwrap();
+        here.write(memory.pointer(), b"sent");
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let ticket: Ticket = travelled(&pool.ticket());
+        let message: ExportMessage = travelled(&exported.message());
+        assert_eq!((message, message.bytes()), (exported.message(), 4));
+        assert_eq!((ticket.uuid(), pool.ordinal()), (pool.uuid(), 1));
+        assert!(ticket.is_of_this_host());
+
+        let opened = ImportedPool::open(there.cuda(), &ticket).unwrap();
+        let imported = opened.import(&message, STREAM).unwrap();
+        assert_eq!((opened.ordinal(), imported.ordinal()), (0, 0));
+        assert_eq!((opened.uuid(), imported.bytes()), (pool.uuid(), 4));
+        assert_eq!(there.read(imported.pointer(), 4), b"sent");
+        there.write(imported.pointer(), b"back");
+        assert_eq!(here.read(memory.pointer(), 4), b"back");
+    });
+}
+
+#[test]
+fn exported_memory_stays_until_the_exporter_lets_go_of_it() {
+    // CU-1
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        let pointer = memory.pointer();
+        here.write(pointer, b"kept");
+        let exported = pool.export(pointer, 4, STREAM).unwrap().keep(memory);
+        let opened = open(&there, &pool);
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        // The pool, too, is there as long as something is out.
+        drop(pool);
+        assert_eq!(there.read(imported.pointer(), 4), b"kept");
+        drop(imported);
+        assert_eq!(machine.counts().allocations, 1);
+        drop(exported);
+        assert_eq!(machine.counts().allocations, 0);
+    });
+}
+
+#[test]
+fn the_stand_in_notes_memory_that_is_freed_while_others_have_it() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        drop(memory);
+        assert_eq!(machine.take_faults().len(), 1);
+        drop(imported);
+        here.free(0, 0x5000, STREAM);
+        there.read(0x5000, 1);
+        there.write(0x5000, b"!");
+        assert_eq!(machine.take_faults().len(), 3);
+    });
+}
+
+#[test]
+fn an_importer_gives_back_as_often_as_it_imported_unless_somebody_else_does() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        let import = || opened.import(&exported.message(), STREAM).unwrap();
+        let (first, second, third) = (import(), import(), import());
+        assert_eq!(first.pointer(), second.pointer());
+        assert_eq!(machine.counts().imports, 3);
+        drop(first);
+        let taken = third.into_raw();
+        assert_eq!(machine.counts().imports, 2);
+        there.free(0, taken, STREAM);
+        assert_eq!(machine.counts().imports, 1);
+        drop(second);
+        assert_eq!(machine.counts().imports, 0);
+    });
+}
+
+#[test]
+fn only_whole_allocations_of_the_pool_are_exported() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let before = allocate(&here, 64);
+        let pool = pool(&here);
+        let memory = allocate(&here, 64);
+        let export = |pointer, bytes| pool.export(pointer, bytes, STREAM).map(drop);
+        let ours = memory.pointer();
+        for (pointer, bytes) in [(before.pointer(), 64), (0, 1), (u64::MAX, 1)] {
+            let refused = export(pointer, bytes);
+            assert!(
+                matches!(refused, Err(CudaError::NotOurs { .. })),
+                "{refused:?}"
+            );
+        }
+        for (pointer, bytes) in [(ours + 1, 8), (ours, 0), (ours, 65), (ours, u64::MAX)] {
+            let refused = export(pointer, bytes);
+            assert!(
+                matches!(refused, Err(CudaError::NotAnAllocation { .. })),
+                "{refused:?}"
+            );
+        }
+        let exported = pool.export(ours, 63, STREAM).unwrap();
+        // Also of what is out already.
+        let refused = export(ours, 65);
+        assert!(
+            matches!(refused, Err(CudaError::NotAnAllocation { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(pool.exported_bytes(), 63);
+        drop(exported);
+        assert_eq!(pool.exported_bytes(), 0);
+    });
+}
+
+#[test]
+fn no_more_is_out_than_the_limit() {
+    // CU-6
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let options = PoolOptions {
+            limit: 100,
+            ..PoolOptions::default()
+        };
+        let pool = SharedPool::create(here.cuda(), 0, options).unwrap();
+        let memory = allocate(&here, 60);
+        let export = |bytes| pool.export(memory.pointer(), bytes, STREAM);
+        let first = export(60).unwrap();
+        let refused = export(41);
+        assert!(
+            matches!(
+                refused,
+                Err(CudaError::LimitReached {
+                    asked: 41,
+                    used: 60,
+                    limit: 100
+                })
+            ),
+            "{refused:?}"
+        );
+        assert!(matches!(
+            export(u64::MAX),
+            Err(CudaError::LimitReached { .. })
+        ));
+        let second = export(40).unwrap();
+        assert_eq!(pool.exported_bytes(), 100);
+        drop(first);
+        assert_eq!(pool.exported_bytes(), 40);
+        drop((second, export(60).unwrap()));
+        assert_eq!(pool.exported_bytes(), 0);
+    });
+}
+
+#[test]
+fn what_a_peer_says_is_checked() {
+    // CU-4
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let (pool, other) = (pool(&here), pool(&here));
+        // Of the pool that was made last.
+        let memory = allocate(&here, 64);
+        let exported = other.export(memory.pointer(), 64, STREAM).unwrap();
+        let opened = open(&there, &other);
+        let right = exported.message();
+        for wrong in [
+            ExportMessage { bytes: 0, ..right },
+            ExportMessage { bytes: 65, ..right },
+            ExportMessage {
+                bytes: u64::MAX,
+                ..right
+            },
+            ExportMessage {
+                pool: right.pool + 1,
+                ..right
+            },
+        ] {
+            let refused = opened.import(&wrong, STREAM).unwrap_err();
+            assert!(refused.is_peers_fault(), "{refused:?}");
+        }
+        let unknown = ExportMessage {
+            token: [7; 64].into(),
+            ..right
+        };
+        let refused = opened.import(&unknown, STREAM);
+        assert!(matches!(refused, Err(CudaError::Driver(_))), "{refused:?}");
+        // Memory of another pool of the same process.
+        let wrong_pool = open(&there, &pool);
+        let number = pool.ticket().pool();
+        let refused = wrong_pool.import(
+            &ExportMessage {
+                pool: number,
+                ..right
+            },
+            STREAM,
+        );
+        assert!(matches!(refused, Err(CudaError::Driver(_))), "{refused:?}");
+        assert_eq!(machine.counts().imports, 0);
+        assert!(opened.import(&right, STREAM).is_ok());
+    });
+}
+
+#[test]
+fn tickets_of_other_hosts_and_gpus_are_refused_before_anybody_is_asked() {
+    // CU-4
+    Machine::run(2, |machine| {
+        let (here, there) = (machine.process(), machine.process_that_sees(&[1]));
+        let pool = pool(&here);
+        // Nobody can be asked here.
+        let nowhere = Ticket {
+            socket: "farref-cuda-nowhere".to_owned(),
+            ..pool.ticket()
+        };
+        let other_host = Ticket {
+            host: nowhere.host.another(),
+            ..nowhere.clone()
+        };
+        assert!(!other_host.is_of_this_host());
+        let refused = ImportedPool::open(there.cuda(), &other_host);
+        assert!(matches!(refused, Err(CudaError::OtherHost)), "{refused:?}");
+        let refused = ImportedPool::open(there.cuda(), &nowhere);
+        assert!(
+            matches!(&refused, Err(CudaError::OtherDevice { uuid }) if *uuid == pool.uuid()),
+            "{refused:?}"
+        );
+        let anchors = vec![nowhere.event; 17];
+        let anchored = Ticket { anchors, ..nowhere };
+        let refused = ImportedPool::open(here.cuda(), &anchored);
+        assert!(
+            matches!(refused, Err(CudaError::BadTicket(_))),
+            "{refused:?}"
+        );
+    });
+}
+
+#[test]
+fn a_reserve_is_taken_once_and_importers_keep_its_anchor() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let before = here.cuda().memory(0).unwrap().free;
+        let reserve = 1 << 20;
+        let options = PoolOptions {
+            reserve,
+            ..PoolOptions::default()
+        };
+        let pool = SharedPool::create(here.cuda(), 0, options).unwrap();
+        assert!(pool.is_anchored());
+        assert_eq!(before - here.cuda().memory(0).unwrap().free, reserve);
+        // What comes later is carved out of it.
+        let memory = allocate(&here, reserve / 2);
+        assert_eq!(before - here.cuda().memory(0).unwrap().free, reserve);
+        let opened = open(&there, &pool);
+        assert_eq!(machine.counts().imports, 1);
+        let exported = pool.export(memory.pointer(), 8, STREAM).unwrap();
+        drop(opened.import(&exported.message(), STREAM).unwrap());
+        assert_eq!(machine.counts().imports, 1);
+        drop(opened);
+        assert_eq!(machine.counts().imports, 0);
+    });
+}
+
+#[test]
+fn a_pool_without_an_anchor_is_one_all_the_same() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let options = PoolOptions {
+            reserve: 4096,
+            ..PoolOptions::default()
+        };
+        here.fail_next("cuMemPoolExportPointer", 1);
+        let pool = SharedPool::create(here.cuda(), 0, options).unwrap();
+        assert!(!pool.is_anchored());
+        let memory = allocate(&here, 8);
+        let exported = pool.export(memory.pointer(), 8, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        assert!(opened.import(&exported.message(), STREAM).is_ok());
+    });
+}
+
+#[test]
+fn no_more_is_reserved_than_is_free_and_only_on_devices_that_can_share() {
+    Machine::run(2, |machine| {
+        let here = machine.process();
+        machine.set_memory(0, 1 << 20);
+        machine.take_abilities_away(1);
+        let create = |ordinal, reserve| {
+            let options = PoolOptions {
+                reserve,
+                ..PoolOptions::default()
+            };
+            SharedPool::create(here.cuda(), ordinal, options).map(drop)
+        };
+        let refused = create(0, (1 << 20) + 1);
+        assert!(
+            matches!(refused, Err(CudaError::NotEnoughMemory { .. })),
+            "{refused:?}"
+        );
+        let refused = create(1, 0);
+        assert!(
+            matches!(refused, Err(CudaError::Unsupported { ordinal: 1, .. })),
+            "{refused:?}"
+        );
+        let refused = create(2, 0);
+        assert!(
+            matches!(
+                refused,
+                Err(CudaError::NoDevice {
+                    ordinal: 2,
+                    count: 2
+                })
+            ),
+            "{refused:?}"
+        );
+        assert!(create(0, 1 << 20).is_ok());
+        assert_eq!(machine.counts(), Counts::default());
+    });
+}
+
+#[test]
+fn the_driver_is_asked_once_about_memory_that_is_out_and_again_about_what_comes_after_it() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        let memory = allocate(&here, 8);
+        let pointer = memory.pointer();
+        let first = pool.export(pointer, 8, STREAM).unwrap();
+        let second = pool.export(pointer, 4, STREAM).unwrap();
+        assert_eq!(here.calls("cuMemPoolExportPointer"), 1);
+        drop((first, second, memory));
+        let memory = allocate(&here, 4);
+        assert_eq!(memory.pointer(), pointer, "the same place");
+        here.write(pointer, b"anew");
+        let exported = pool.export(pointer, 4, STREAM).unwrap();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        assert_eq!(there.read(imported.pointer(), 4), b"anew");
+    });
+}
+
+#[test]
+fn many_threads_share_one_pool() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        std::thread::scope(|scope| {
+            for thread in 0..4u8 {
+                let (here, there, pool, opened) = (&here, &there, &pool, &opened);
+                scope.spawn(move || {
+                    for round in 0..50 {
+                        let memory = allocate(here, 2);
+                        here.write(memory.pointer(), &[thread, round]);
+                        let exported = pool.export(memory.pointer(), 2, STREAM).unwrap();
+                        let imported = opened.import(&exported.message(), STREAM).unwrap();
+                        assert_eq!(there.read(imported.pointer(), 2), [thread, round]);
+                        drop(imported);
+                    }
+                });
+            }
+        });
+        assert_eq!(pool.exported_bytes(), 0);
+    });
+}
