@@ -1,11 +1,14 @@
 """What processes do that tests spawn."""
 
+import glob
+import multiprocessing
 import os
 import pathlib
 import signal
 import sys
 import time
 
+import farref
 import remote_functions as there
 
 
@@ -38,3 +41,37 @@ def one_is_killed(me):
 
 def all_exit(me, code):
     sys.exit(code)
+
+
+class LateForTheSecond:
+    """An argument that the second process reads when the file is there: until then it has not joined."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        until = time.monotonic() + 60
+        while multiprocessing.current_process().name == "worker1" and not os.path.exists(self.file):
+            assert time.monotonic() < until, "nobody has made the file"
+            time.sleep(0.01)
+
+
+def both_are_there(me, late):
+    assert [peer.call(there.process) != os.getpid() for peer in me.peers()].count(False) == 1
+
+
+def joins_in_the_place_of_the_second(folder, token, file):
+    """A program of somebody else's: what becomes of it if it joins."""
+    until = time.monotonic() + 60
+    while not (stores := glob.glob(f"{folder}/farref-*/store")):
+        assert time.monotonic() < until, "there is no group"
+        time.sleep(0.01)
+    try:
+        farref.join(name="worker1", rank=1, world_size=2, rendezvous=f"file://{stores[0]}", token=token, join_timeout=30)
+        print("joined", flush=True)
+    except farref.Error as error:
+        print(type(error).__name__, error, flush=True)
+    finally:
+        pathlib.Path(file).touch()
+    os._exit(0)

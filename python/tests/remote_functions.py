@@ -140,6 +140,14 @@ def waits_to_be_released():
     return "made"
 
 
+def release():
+    released.set()
+
+
+async def release_in_a_coroutine():
+    release()
+
+
 def has_begun():
     return begun.is_set()
 

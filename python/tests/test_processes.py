@@ -118,6 +118,40 @@ def test_ctrl_c_interrupts_also_where_another_thread_has_imported_farref(group):
     assert "interrupted" in main.succeeds()
 
 
+@pytest.mark.parametrize("waits", ["for_its_own_call", "for_the_same_call"])
+def test_ctrl_c_interrupts_the_main_thread_and_no_other_that_waits(group, waits):
+    pair = group(2)
+    main = pair.start(f"""
+        import threading
+        me = join()
+        peer, ends = me.peer("worker1").timeout(60), []
+        far = peer.start(there.waits_to_be_released)
+        mine = far if {waits == "for_the_same_call"} else peer.start(there.waits_for_ever)
+        other = threading.Thread(target=lambda: ends.append(far.result()))
+        other.start()
+        while not peer.call(there.has_begun): pass
+        say("waiting")
+        try:
+            mine.result()
+        except KeyboardInterrupt:
+            say("interrupted")
+        assert other.is_alive() and not far.done() and not far.cancelled()
+        peer.call(there.release)
+        other.join()
+        assert ends == ["made"], ends
+        mine.cancel()
+        me.shutdown()
+    """)
+    other = pair.start("""
+        there.begun.set()
+        join().shutdown()
+    """)
+    assert main.line() == "waiting"
+    main.interrupt()
+    assert "interrupted" in main.succeeds()
+    other.succeeds()
+
+
 def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
     pair = group(2)
     main = pair.start("""
@@ -285,6 +319,75 @@ def test_a_forked_process_gets_a_clear_error_and_harms_nobody(group):
     other.succeeds()
 
 
+def test_references_in_a_forked_process_say_so_and_release_nothing_of_their_owners(group):
+    pair = group(2)
+    main = pair.start("""
+        import gc
+        me = join()
+        peer = me.peer("worker1")
+        held, mine, future = peer.remote(there.Counter, 3), me.rref(there.Counter(4)), peer.start(there.waits_to_be_released)
+        assert held.call() == 3 and peer.call(there.add_to, mine, 1) == 5
+        faulthandler.cancel_dump_traceback_later()  # its thread is not in the other process either
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(30)  # what waits for a thread that is not there is ended
+            uses = [held.call, held.to_here, held.confirmed, held.start.itself, held.remote.itself, mine.local_value, mine.to_here]
+            uses += [lambda: peer.remote(there.Counter), lambda: me.rref(1), lambda: me.publish("mine", mine), future.result]
+            for use in uses:
+                try:
+                    use()
+                except farref.Forked as error:
+                    assert "spawn" in str(error)
+                else:
+                    os._exit(1)
+            assert held.owner.name == "worker1" and held != mine and hash(held) == hash(held.timeout(1))
+            del uses, use, held, mine, future, peer, me
+            gc.collect()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        # Whatever the other process had sent would have come before this.
+        assert peer.call(there.counters) == 1 and there.counters() == 1
+        assert held.call.add(1) == 4 and peer.call(there.add_to, mine, 1) == 6
+        peer.call(there.release)
+        assert future.result() == "made"
+        del held, mine, future
+        me.shutdown()
+    """)
+    other = pair.start(SERVE)
+    main.succeeds()
+    other.succeeds()
+
+
+def test_references_go_in_forked_processes_whatever_the_worker_was_doing_when_it_forked(group):
+    main = group(1).start("""
+        import gc, threading, time
+        cluster = farref.testing.Cluster("a", "b")
+        peer, goes_on = cluster["a"].peer("b"), True
+        def works():
+            while goes_on:
+                made = [peer.remote(there.Counter) for _ in range(20)]
+                time.sleep(0.001)
+        threads = [threading.Thread(target=works, daemon=True) for _ in range(3)]
+        [thread.start() for thread in threads]
+        faulthandler.cancel_dump_traceback_later()  # its thread is not in the other process either
+        for _ in range(60):
+            held = [peer.remote(there.Counter, 1) for _ in range(30)]
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(30)  # one that waits for a thread that it does not have is ended
+                del held
+                gc.collect()
+                os._exit(7)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        goes_on = False
+        [thread.join() for thread in threads]
+        assert [counter.call() for counter in held] == [1] * 30
+        del held
+        cluster.shutdown()
+    """)
+    main.succeeds()
+
+
 def test_two_groups_one_after_the_other_in_one_process(group):
     script = """
         for round in range(2):
@@ -378,6 +481,73 @@ def test_a_worker_that_nobody_joins_says_who_is_missing(group):
     status, _, errors = pair.start('join(join_timeout=1)').end()
     assert status == 1
     assert "RendezvousError" in errors and "1" in errors, errors
+
+
+def test_a_worker_waits_at_its_end_for_no_longer_than_its_setting_says(group):
+    pair = group(2)
+    main = pair.start("""
+        me = join(peer_timeout=2)
+        try:
+            me.peer("worker1").call(there.begins_and_sleeps, 1000)
+        except farref.PeerLost:
+            say("lost")
+        me.shutdown()
+    """)
+    other = pair.start("""
+        me = join(shutdown_timeout=0.3)
+        assert there.begun.wait(60)
+        try:
+            me.leave()
+        except farref.ShutdownTimeout as error:
+            say(error)
+        os._exit(0)  # the function sleeps
+    """)
+    assert "after 300ms" in other.line()
+    other.succeeds()
+    assert "lost" in main.succeeds()
+
+
+def test_so_many_plain_functions_run_at_once_as_the_setting_says(group):
+    pair = group(2)
+    main = pair.start("""
+        with join() as me:
+            peer = me.peer("worker1").timeout(60)
+            first = [peer.start(there.waits_to_be_released) for _ in range(2)]
+            last = peer.start(there.same, "last")
+            try:
+                say(last.result(0.5))
+            except TimeoutError:
+                say("no thread for it")
+            peer.call(there.release_in_a_coroutine)
+            say(last.result(), *(call.result() for call in first))
+    """)
+    other = pair.start("""
+        with join(threads=2):
+            pass
+    """)
+    assert main.succeeds().splitlines() == ["no thread for it", "last made made"]
+    other.succeeds()
+
+
+@pytest.mark.parametrize("require_majority", [True, False])
+def test_a_worker_that_sees_less_than_half_of_its_group_gives_it_up_if_that_is_set(group, require_majority):
+    three = group(3)
+    main = three.start(f"""
+        me = join(peer_timeout=1, require_majority={require_majority})
+        say("joined")
+        for other in ("worker1", "worker2"):
+            try:
+                me.peer(other).call(there.waits_for_ever)
+            except farref.Error as error:
+                ended = type(error).__name__
+        say(ended, me.is_member)
+        me.crash()
+    """)
+    others = [three.start("join().serve()") for _ in range(2)]
+    assert main.line() == "joined"
+    [other.kill() for other in others]
+    assert main.line() == ("Minority False" if require_majority else "PeerLost True")
+    main.succeeds()
 
 
 def test_settings_that_make_no_sense_are_told(group):

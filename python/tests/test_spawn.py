@@ -1,9 +1,22 @@
 """Groups that a program starts itself."""
 
+import subprocess
+import sys
+
 import pytest
+from processes import TESTS, environment
 
 import farref
-from processes_to_spawn import all_call_all, all_exit, one_fails, one_fails_and_others_work, one_fails_at_length, one_is_killed
+from processes_to_spawn import (
+    LateForTheSecond,
+    all_call_all,
+    all_exit,
+    both_are_there,
+    one_fails,
+    one_fails_and_others_work,
+    one_fails_at_length,
+    one_is_killed,
+)
 
 
 def test_spawned_processes_are_a_group():
@@ -21,6 +34,28 @@ def test_those_that_have_not_failed_are_killed_and_not_waited_for(tmp_path):
     with pytest.raises(farref.SpawnError, match="worker1"):
         farref.spawn(one_fails_and_others_work, 2, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("token", [None, "swordfish"])
+def test_a_stranger_who_knows_where_spawned_processes_meet_does_not_get_in(tmp_path, monkeypatch, token):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    tried = str(tmp_path / "tried")
+    stranger = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import processes_to_spawn; processes_to_spawn.joins_in_the_place_of_the_second({str(tmp_path)!r}, {token!r}, {tried!r})",
+        ],
+        env=environment(str(TESTS)),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    # The stranger is there before the second process is: there is no group with one who has taken a place.
+    with pytest.raises(farref.SpawnError, match='another token than "worker0": "worker1"'):
+        farref.spawn(both_are_there, 2, LateForTheSecond(tried))
+    stranger.kill()
+    said, _ = stranger.communicate()
+    assert "joined" not in said, said
 
 
 def test_a_group_of_nobody_is_refused():

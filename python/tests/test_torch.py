@@ -57,6 +57,10 @@ def test_futures_are_waited_for_by_any_number_of_threads_callbacks_and_the_shutd
     run("futures", 2, tmp_path)
 
 
+def test_calls_whose_futures_nobody_keeps_end_and_leave_nothing_behind(tmp_path):
+    run("unkept", 2, tmp_path)
+
+
 def test_arguments_arrive_as_they_are_whatever_form_they_have(tmp_path):
     run("forms", 2, tmp_path)
 

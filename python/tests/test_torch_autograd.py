@@ -62,5 +62,9 @@ def test_contexts_of_an_earlier_group_are_not_taken_for_those_of_this_one(tmp_pa
     run("exchanged", 2, tmp_path)
 
 
+def test_contexts_of_a_worker_are_not_taken_for_those_of_another_that_had_its_id(tmp_path):
+    run("replaced", 3, tmp_path)
+
+
 def test_contexts_that_nobody_can_end_any_more_end(tmp_path):
     run("orphans", 4, tmp_path, dies=[1, 3])

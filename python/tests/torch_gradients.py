@@ -690,6 +690,27 @@ def exchanged():
         rpc.shutdown()
 
 
+def replaced():
+    """A worker leaves, and another process takes its id, in a group that goes on."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=60)
+    rank = min(RANK, 1)
+    if RANK == 2:
+        until(lambda: os.path.exists(f"{PLACE}.1"))
+    rpc.init_rpc(f"worker-{RANK}", rank=rank, world_size=None, rpc_backend_options=options)
+    if RANK == 0:
+        until(lambda: os.path.exists(f"{PLACE}.2"))
+    else:
+        for _ in range(3):
+            w = torch.ones(2, requires_grad=True)
+            with dist_autograd.context() as context:
+                came = rpc.rpc_sync("worker-0", same, args=(w,))
+                dist_autograd.backward(context, [(came * 2).sum()])
+                assert dist_autograd.get_gradients(context)[w].tolist() == [2, 2]
+    rpc.shutdown()
+    with open(f"{PLACE}.{RANK}", "w"):
+        pass
+
+
 def begins_and_dies(x):
     """Runs on a worker that opens a context, has others take part and dies."""
     dist_autograd._new_context()

@@ -4,11 +4,13 @@
 which has imported torch and done nothing else; its last words are how they ended.
 """
 
+import gc
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 
 import torch
 import torch.distributed.autograd as dist_autograd
@@ -271,6 +273,52 @@ def futures():
         kept = rpc.rpc_async("worker1", add, args=(1, 2))
     rpc.shutdown()
     assert RANK != 0 or kept.done()
+
+
+noted = []
+
+
+def note(number):
+    noted.append(number)
+
+
+def number_of_notes():
+    return len(noted)
+
+
+def till():
+    return rpc.RRef(Till())
+
+
+class Caught:
+    """What a callback has."""
+
+
+def calls_that_nobody_has_heard_of():
+    return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.client_active_calls"])
+
+
+def unkept():
+    join()
+    if RANK == 0:
+        for number in range(200):
+            rpc.rpc_async("worker1", note, args=(number,))
+        until(lambda: rpc.rpc_sync("worker1", number_of_notes) == 200)
+        # Of what they are answered with nobody reads anything: errors, values, references.
+        for _ in range(20):
+            rpc.rpc_async("worker1", fail)
+            rpc.rpc_async("worker1", add, args=(torch.ones(100_000), 1))
+            rpc.rpc_async("worker1", till)
+        called, caught = [], Caught()
+        gone = weakref.ref(caught)
+        rpc.rpc_async("worker1", add, args=(1, 2)).then(lambda sum, caught=caught: called.append(sum.wait()))
+        rpc.rpc_async("worker1", add, args=(3, 4)).add_done_callback(lambda sum, caught=caught: called.append(sum.wait()))
+        del caught
+        until(lambda: sorted(called) == [3, 7])
+        until(lambda: gc.collect() >= 0 and gone() is None)
+        until(lambda: calls_that_nobody_has_heard_of() == 0)
+        until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+    rpc.shutdown()
 
 
 def forms():
