@@ -565,6 +565,13 @@ def several_losses_add_up_and_one_counts_as_often_as_it_is_there():
         one, other = far(1, twice, x).sum(), far(2, same, x).sum()
         dist_autograd.backward(context, [one, other, one])
         assert dist_autograd.get_gradients(context)[x].tolist() == [5, 5, 5]
+    # The same where nothing was sent that wants gradients.
+    with dist_autograd.context() as context:
+        one = far(1, scale, 1, torch.ones(3)).sum()
+        dist_autograd.backward(context, [one, one * 2, one])
+        found = far(1, gradients_of, context, 1)
+    (wanted,) = torch.autograd.grad(scale(1, torch.ones(3)).sum(), WEIGHTS[1])
+    assert torch.allclose(found, 4 * wanted), (found, wanted)
 
 
 @law
@@ -584,9 +591,19 @@ def mixed(first, a, second, b):
 
 @law
 def what_is_called_outside_of_a_context_runs_in_none():
+    seen = []
+
+    def calls_of_nobody():
+        seen.extend(far(rank, is_in_context) for rank in range(WORKERS) for _ in range(10))
+
     with dist_autograd.context():
         assert all(far(rank, is_in_context) for rank in range(WORKERS) for _ in range(3))
-    assert not any(far(rank, is_in_context) for rank in range(WORKERS) for _ in range(10))
+        # While there is one that their threads could still be in.
+        outside = threading.Thread(target=calls_of_nobody)
+        outside.start()
+        outside.join()
+    calls_of_nobody()
+    assert len(seen) == 2 * 10 * WORKERS and not any(seen), seen
 
 
 def is_in_context():
