@@ -260,6 +260,22 @@ def a_leaf_that_was_frozen_after_the_call_gets_no_gradient():
 
 
 @law
+def a_leaf_that_was_frozen_holds_up_no_others_where_a_skip_passes_by():
+    # Whether gradients can come to it at once, or only with those of what was sent.
+    for is_sent in (False, True):
+        leaf, frozen = fresh(), fresh()
+        with dist_autograd.context() as context:
+            kept = leaf * frozen if is_sent else leaf * 1
+            loss = (far(1, same, kept) * frozen + kept).sum()
+            frozen.requires_grad_(False)
+            dist_autograd.backward(context, [loss])
+            found = dist_autograd.get_gradients(context)
+        weight = fresh().detach()
+        wanted = (weight + 1) * weight if is_sent else weight + 1
+        assert torch.allclose(found[leaf], wanted) and frozen not in found, found
+
+
+@law
 def a_leaf_that_was_frozen_only_while_it_was_answered_gets_its_gradient():
     # Of no leaf of the caller's: so it is the whole graph there, and looked at when the answer is out.
     with dist_autograd.context() as context:

@@ -231,15 +231,13 @@ class Sent:
     def ends(self):
         """Where they lead to in the end."""
         if self._ends is None:
-            self._ends = _all_ends_of([node for node, _ in self.edges])
-        leaves, received = self._ends
-        return [leaf for leaf in leaves if leaf.requires_grad], received  # some may have been frozen since
+            self._ends = ends_of([node for node, _ in self.edges])
+        return self._ends
 
     def look_ahead(self):
-        """Looks up what a pass will need, when there is time, and if it does not take long: but for leaves that are frozen nothing of that
-        changes any more."""
+        """Looks up what a pass will need, when there is time, and if it does not take long: nothing of that changes any more."""
         self.entries()
-        self._ends = _all_ends_of([node for node, _ in self.edges], _FEW)
+        self._ends = ends_of([node for node, _ in self.edges], _FEW)
 
 
 def _sent(tensors):
@@ -264,14 +262,8 @@ def leaf_of(node):
 _FEW = 64
 
 
-def ends_of(left):
-    """Where functions lead to in the end: leaves, unless they were frozen since, and what was received."""
-    leaves, received = _all_ends_of(left)
-    return [leaf for leaf in leaves if leaf.requires_grad], received
-
-
-def _all_ends_of(left, most=None):
-    """The same, frozen or not. None if there are more than so many functions."""
+def ends_of(left, most=None):
+    """Where functions lead to in the end: leaves, and what was received. None if there are more than so many functions."""
     leaves, received, seen = [], [], set()
     of_leaves, of_received = Names.leaves, Names.received
     while left:

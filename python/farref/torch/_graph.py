@@ -67,7 +67,12 @@ def run_whole(begin, leaves, received, retain):
 
 
 def _run(now, entries, gradients, inputs, retain):
-    """What torch.autograd.grad() does when it has looked at its arguments."""
+    """What torch.autograd.grad() does when it has looked at its arguments. Leaves that were frozen since they were used get nothing:
+    nobody looks for those before."""
+    wanting = tuple([wants for wants in inputs if getattr(wants, "requires_grad", True)])  # an edge has no such thing
+    if len(wanting) < len(inputs):
+        found = iter(_run(now, entries, gradients, wanting, retain) if wanting else ())
+        return [next(found) if getattr(wants, "requires_grad", True) else None for wants in inputs]
     running = _edges.running
     before, running.now = running.now, now
     try:
@@ -171,7 +176,7 @@ class Graph:
                     self._ready.add(node)
                 continue
             leaf = _edges.leaf_of(node)
-            if leaf is not None and leaf.requires_grad:  # it may have been frozen since
+            if leaf is not None:
                 self._leaves[node] = leaf
             left.extend(before_of(node))
         return found
