@@ -3,17 +3,14 @@
 Each test starts the workers of one program as real processes (``torch_scenarios.py``).
 """
 
-import contextlib
 import importlib.util
-import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
 
 import pytest
-from processes import environment
+import torch_workers
 
 SCENARIOS = pathlib.Path(__file__).parent / "torch_scenarios.py"
 PATIENCE = 120
@@ -23,26 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(scenario, workers, folder, dies=(), **variables):
-    """Runs a program, and asserts that all of its workers end well; but for those that are to die."""
-    command = [sys.executable, "-m", "farref.torch", str(SCENARIOS), scenario, str(workers), str(folder / "store")]
-    # Of its own session: whatever hangs ends with it.
-    program = subprocess.Popen(
-        command,
-        env={**environment(), **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, _ = program.communicate(timeout=PATIENCE)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(program.pid, signal.SIGKILL)
-    assert program.returncode == 0, printed
-    ends = list(map(int, printed.splitlines()[-1].split()))
-    assert len(ends) == workers and all(rank in dies or end == 0 for rank, end in enumerate(ends)), printed
+def run(scenario, workers, folder, **more):
+    torch_workers.run(SCENARIOS, scenario, workers, folder, PATIENCE, **more)
 
 
 def test_calls_give_what_they_give_with_pytorch(tmp_path):

@@ -3,18 +3,13 @@
 One group of real processes runs the programs of ``torch_gradients.py``; each is a test here.
 """
 
-import contextlib
 import importlib.util
 import json
-import os
 import pathlib
 import re
-import signal
-import subprocess
-import sys
 
 import pytest
-from processes import environment
+import torch_workers
 
 PROGRAMS = pathlib.Path(__file__).parent / "torch_gradients.py"
 LAWS = re.findall(r"^@law\ndef (\w+)", PROGRAMS.read_text(), re.MULTILINE)
@@ -25,22 +20,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def run(program, workers, folder, dies=()):
-    """Runs a program, and asserts that all of its workers end well; but for those that are to die. What they said."""
-    command = [sys.executable, "-m", "farref.torch", str(PROGRAMS), program, str(workers), str(folder / "store")]
-    # Of its own session: whatever hangs ends with it.
-    started = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        printed, _ = started.communicate(timeout=PATIENCE)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, printed
-    ends = list(map(int, printed.splitlines()[-1].split()))
-    assert len(ends) == workers and all(rank in dies or end == 0 for rank, end in enumerate(ends)), printed
-    return printed
+def run(program, workers, folder, **more):
+    return torch_workers.run(PROGRAMS, program, workers, folder, PATIENCE, **more)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ import traceback
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torch_workers
 
 RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 LAWS = {}
@@ -783,17 +784,11 @@ def is_gone(name):
     return False
 
 
-def main():
+def work(rank):
     global RANK
-    workers = []
-    for rank in range(WORKERS):
-        worker = os.fork()
-        if worker == 0:
-            RANK = rank
-            return globals()[sys.argv[1]]()
-        workers.append(worker)
-    print(*(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers))
+    RANK = rank
+    globals()[sys.argv[1]]()
 
 
 if __name__ == "__main__":
-    main()
+    torch_workers.fork(WORKERS, work)

@@ -15,6 +15,7 @@ import weakref
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+import torch_workers
 from torch.distributed.optim import DistributedOptimizer
 
 RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
@@ -355,6 +356,13 @@ def forms():
             assert torch.equal(there.to_dense(), back.to_dense())
         assert [tensor.is_coalesced() for tensor in args[3:5]] == [False, True]
         assert torch.equal(rpc.rpc_sync("worker1", torch.Tensor.to_dense, args=(twice.to_sparse_csr(),)), twice.to_dense())
+        # Small ones of all kinds of elements, which are made anew in one step.
+        kinds = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32]
+        kinds += [torch.int64, torch.bool, torch.complex64, torch.complex128]
+        for kind in kinds:
+            there = torch.tensor([0, 1, 100, 37]).to(kind)
+            [back], _ = rpc.rpc_sync("worker1", given, args=(there,))
+            assert there.dtype is back.dtype and torch.equal(there, back), (there, back)
         # Nobody keeps what is on its way.
         calls = [rpc.rpc_async("worker1", first_and_last, args=(torch.full((300_000,), n * 1.0),)) for n in range(8)]
         assert torch.futures.wait_all(calls) == [(n, n) for n in range(8)]
@@ -385,17 +393,11 @@ def dynamic():
     rpc.shutdown()
 
 
-def main():
+def work(rank):
     global RANK
-    workers = []
-    for rank in range(WORKERS):
-        worker = os.fork()
-        if worker == 0:
-            RANK = rank
-            return globals()[sys.argv[1]]()
-        workers.append(worker)
-    print(*(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) for worker in workers))
+    RANK = rank
+    globals()[sys.argv[1]]()
 
 
 if __name__ == "__main__":
-    main()
+    torch_workers.fork(WORKERS, work)

@@ -1,7 +1,7 @@
 //! Small tensors beside messages of PyTorch's layer: as they are, without a pickle.
 //!
-//! How many (1 byte, less than that with which pickles begin); then of each which type its elements have (1 byte, a place in a list
-//! of `farref.torch._tensors`), whether it wants a gradient (1 byte), how many dimensions (1 byte) and their lengths (8 bytes
+//! How many (1 byte, less than that with which pickles begin); then of each which type its elements have (1 byte, a place in the list
+//! of `farref-python`'s `dlpack`), whether it wants a gradient (1 byte), how many dimensions (1 byte) and their lengths (8 bytes
 //! each), and its memory after the number of its bytes (4 bytes). Little end first.
 
 use crate::torch_message::take;

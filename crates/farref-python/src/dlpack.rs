@@ -59,23 +59,60 @@ struct Owned {
     strides: Vec<i64>,
 }
 
-/// Types of elements by their places in the list of `farref.torch._tensors`, as far as all versions of PyTorch take them so:
-/// integers with a sign, without, floats, and bfloat16.
-fn elements(kind: u8) -> Option<Elements> {
-    let (code, bits) = match kind {
-        0 => (2, 32),
-        1 => (2, 64),
-        2 => (2, 16),
-        3 => (4, 16),
-        4 => (1, 8),
-        5 => (0, 8),
-        6 => (0, 16),
-        7 => (0, 32),
-        8 => (0, 64),
-        _ => return None,
-    };
-    let lanes = 1;
-    Some(Elements { code, bits, lanes })
+/// A type of elements.
+struct Kind {
+    /// As PyTorch calls it.
+    name: &'static str,
+    bytes: u8,
+    /// `DLDataTypeCode`, if all versions of PyTorch take it so.
+    code: Option<u8>,
+}
+
+const fn kind(name: &'static str, bytes: u8, code: Option<u8>) -> Kind {
+    Kind { name, bytes, code }
+}
+
+const SIGNED: Option<u8> = Some(0);
+const UNSIGNED: Option<u8> = Some(1);
+const FLOAT: Option<u8> = Some(2);
+const BFLOAT: Option<u8> = Some(4);
+
+/// In messages types of elements are places in this list, so new ones are put at its end.
+const KINDS: [Kind; 18] = [
+    kind("float32", 4, FLOAT),
+    kind("float64", 8, FLOAT),
+    kind("float16", 2, FLOAT),
+    kind("bfloat16", 2, BFLOAT),
+    kind("uint8", 1, UNSIGNED),
+    kind("int8", 1, SIGNED),
+    kind("int16", 2, SIGNED),
+    kind("int32", 4, SIGNED),
+    kind("int64", 8, SIGNED),
+    kind("bool", 1, None),
+    kind("complex64", 8, None),
+    kind("complex128", 16, None),
+    kind("complex32", 4, None),
+    kind("uint16", 2, None),
+    kind("uint32", 4, None),
+    kind("uint64", 8, None),
+    kind("float8_e4m3fn", 1, None),
+    kind("float8_e5m2", 1, None),
+];
+
+/// The names of all types of elements, with their bytes, in their places.
+#[pyfunction]
+pub(crate) fn torch_elements() -> Vec<(&'static str, u8)> {
+    KINDS.iter().map(|kind| (kind.name, kind.bytes)).collect()
+}
+
+/// The type in this place, if a tensor of it can be made in one step.
+fn elements(place: u8) -> Option<Elements> {
+    let kind = KINDS.get(usize::from(place))?;
+    Some(Elements {
+        code: kind.code?,
+        bits: 8 * kind.bytes,
+        lanes: 1,
+    })
 }
 
 fn aligned(bytes: &[u8]) -> Vec<u128> {

@@ -113,6 +113,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_calls::torch_fetch, module)?)?;
     module.add_function(wrap_pyfunction!(torch_calls::torch_gradients, module)?)?;
     module.add_function(wrap_pyfunction!(dlpack::torch_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(dlpack::torch_elements, module)?)?;
     module.add_function(wrap_pyfunction!(torch_serving::torch_served, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::calls_under_way, module)?)?;
     module.add_function(wrap_pyfunction!(under_way::wait_until_answered, module)?)?;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **TS-1** As DE-1 and DE-2 of [`deferred`](crate::deferred): functions run on threads that may wait, and for nobody.
-//! - **TS-2** What autograd has to do about an answer that has tensors is done when that has gone out, by the thread that has
+//! - **TV-1** As DE-1 and DE-2 of [`deferred`](crate::deferred): functions run on threads that may wait, and for nobody.
+//! - **TV-2** What autograd has to do about an answer that has tensors is done when that has gone out, by the thread that has
 //!   carried out the call, while the caller is at it; or before the next call is carried out, if that comes first.
 
 use std::cell::Cell;
@@ -26,11 +26,11 @@ use crate::user_code;
 static SERVED: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// TS-2: whether this thread has left something to be done.
+    /// TV-2: whether this thread has left something to be done.
     static LEFT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// TS-2: called by a thread that has no more calls to carry out for now.
+/// TV-2: called by a thread that has no more calls to carry out for now.
 pub(crate) fn see_to_what_is_left(py: Python<'_>) {
     static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if !LEFT.take() {

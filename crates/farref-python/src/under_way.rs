@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **UW-1** A call is under way until it is answered or has failed, whether anybody waits for it or not.
-//! - **UW-2** Who waits until none is under way sees to it that those are heard of for which nobody else waits.
+//! - **CW-1** A call is under way until it is answered or has failed, whether anybody waits for it or not.
+//! - **CW-2** Who waits until none is under way sees to it that those are heard of for which nobody else waits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,10 +13,10 @@ use pyo3::prelude::*;
 
 use crate::errors::alive;
 
-/// How long who waits for all calls sleeps before it looks for signals, and for calls that nobody waits for (UW-2).
+/// How long who waits for all calls sleeps before it looks for signals, and for calls that nobody waits for (CW-2).
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A call that hears of its end by itself from now on, if nobody waits for it (UW-2).
+/// A call that hears of its end by itself from now on, if nobody waits for it (CW-2).
 pub(crate) trait Heard: Send + Sync {
     fn hear(self: Arc<Self>);
 }
@@ -85,7 +85,7 @@ pub(crate) fn calls_under_way() -> usize {
     count()
 }
 
-/// UW-2
+/// CW-2
 fn hear_of_all() {
     let open: Vec<_> = match &calls().open {
         Some(open) => open.values().flatten().filter_map(Weak::upgrade).collect(),

@@ -36,12 +36,8 @@ class Packed:
 # Smaller ones are copied into the message: that is cheaper than lending their memory.
 _SMALL = 4096
 
-# Types of elements, with their bytes: in messages they are places in this list, so new ones are put at its end.
-_KINDS = [
-    *[("float32", 4), ("float64", 8), ("float16", 2), ("bfloat16", 2), ("uint8", 1), ("int8", 1), ("int16", 2)],
-    *[("int32", 4), ("int64", 8), ("bool", 1), ("complex64", 8), ("complex128", 16), ("complex32", 4)],
-    *[("uint16", 2), ("uint32", 4), ("uint64", 8), ("float8_e4m3fn", 1), ("float8_e5m2", 1)],
-]
+# Types of elements, with their bytes: in messages they are places in this list.
+_KINDS = _core.torch_elements()
 # PyTorch imports this before it can make tensors, but it has these.
 _DTYPES = [getattr(torch, name, None) for name, _ in _KINDS]
 _PLACES = {dtype: place for place, dtype in enumerate(_DTYPES) if dtype is not None}
