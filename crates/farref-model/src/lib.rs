@@ -1,6 +1,6 @@
 //! Exhaustive model checking of the protocol, on the code that ships.
 //!
-//! Three models, all walked by stateright through every reachable state:
+//! Four models, all walked by stateright through every reachable state:
 //!
 //! - [`Cluster`]: whole `farref_proto::Node`s that create, share and drop references while the network
 //!   delays (and, if asked, reorders and duplicates) their messages and workers crash and return.
@@ -9,6 +9,7 @@
 //! - [`Link`]: two real `farref_proto::Session`s over a connection that loses, duplicates, reorders and
 //!   breaks. It shows what the first model assumes.
 //! - [`Split`]: whole nodes that need a majority of their group, in a network that falls apart.
+//! - [`Unfit`]: a newcomer that does not fit to one of those who were there before it.
 //!
 //! | property | kind | holds |
 //! | --- | --- | --- |
@@ -29,6 +30,7 @@
 
 #![forbid(unsafe_code)]
 
+mod channels;
 mod cluster;
 mod link;
 mod split;

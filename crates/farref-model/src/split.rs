@@ -2,12 +2,12 @@
 //!
 //! Only membership: nobody creates anything. What is cut stays cut, and nothing that was on its way there arrives.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use farref_proto::{
-    Control, Departure, Event, Membership, Node, NodeConfig, NodeId, Outbox, Phase,
-};
+use farref_proto::{Departure, Event, Membership, Node, NodeConfig, NodeId, Outbox, Phase};
 use stateright::{Model, Property};
+
+use crate::channels::Channels;
 
 /// How large the model is: what may happen how often.
 #[derive(Clone, Debug)]
@@ -45,10 +45,8 @@ impl Default for Split {
 /// Everything at one moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SplitState {
-    /// The workers that run.
-    nodes: BTreeMap<NodeId, Node<()>>,
-    /// Messages on their way, by sender and receiver.
-    channels: BTreeMap<(NodeId, NodeId), Vec<Control>>,
+    /// The workers that run, and messages on their way.
+    channels: Channels,
     /// Who cannot reach whom, both ways round.
     apart: BTreeSet<(NodeId, NodeId)>,
     noticed: BTreeSet<(NodeId, NodeId)>,
@@ -87,55 +85,37 @@ impl SplitState {
     fn part(&mut self, a: NodeId, b: NodeId) {
         for pair in [(a, b), (b, a)] {
             self.apart.insert(pair);
-            self.channels.remove(&pair);
+            self.channels.lose(pair.0, pair.1);
         }
     }
 
     /// Lets a node do something, and its effects take place.
     fn step(&mut self, id: NodeId, act: impl FnOnce(&mut Node<()>, &mut Outbox<()>)) {
-        let Some(mut node) = self.nodes.remove(&id) else {
-            return;
+        let on_event = |event, _: &mut Node<()>, _: &mut Outbox<()>| match event {
+            Event::Gone {
+                node,
+                departure: Departure::Died,
+            } => {
+                self.lost.insert((id, node));
+            }
+            Event::Settled(node) if self.lost.remove(&(id, node)) => {
+                self.buried.insert((id, node));
+            }
+            Event::Minority(_) => {
+                self.gave_up.insert(id);
+            }
+            _ => {}
         };
-        let mut out = Outbox::new();
-        act(&mut node, &mut out);
-        while let Some(event) = out.pop_event() {
-            match event {
-                Event::Gone {
-                    node,
-                    departure: Departure::Died,
-                } => {
-                    self.lost.insert((id, node));
-                }
-                Event::Settled(node) if self.lost.remove(&(id, node)) => {
-                    self.buried.insert((id, node));
-                }
-                Event::Minority(_) => {
-                    self.gave_up.insert(id);
-                }
-                _ => {}
-            }
-        }
-        while let Some((to, control)) = out.pop_control() {
-            if self.nodes.contains_key(&to) && !self.apart.contains(&(id, to)) {
-                self.channels.entry((id, to)).or_default().push(control);
-            }
-        }
-        let phase = node.membership().phase();
-        self.nodes.insert(id, node);
-        if matches!(phase, Phase::Departed | Phase::Evicted) {
-            self.end(id);
-        }
+        let apart = |to| self.apart.contains(&(id, to));
+        self.channels.step(id, act, on_event, apart);
     }
 
-    /// A worker's life ends. What it has said may still arrive.
-    fn end(&mut self, id: NodeId) {
-        self.nodes.remove(&id);
-        self.channels.retain(|(_, to), _| *to != id);
+    fn runs(&self, node: NodeId) -> bool {
+        self.channels.nodes().contains_key(&node)
     }
 
     fn gone(&self, by: NodeId, node: NodeId) -> bool {
-        let by = self.nodes.get(&by);
-        by.is_some_and(|by| by.membership().view().is_gone(node))
+        self.runs(by) && !self.channels.counts(by, node)
     }
 
     /// F7, MJ-2
@@ -146,16 +126,16 @@ impl SplitState {
 
     /// Whoever runs is of one group.
     fn all_agree(&self) -> bool {
-        self.nodes.iter().all(|(&id, node)| {
-            let others = self.nodes.keys().all(|&other| !self.gone(id, other));
+        let nodes = self.channels.nodes();
+        nodes.iter().all(|(&id, node)| {
+            let others = nodes.keys().all(|&other| !self.gone(id, other));
             others && node.membership().is_settled()
         })
     }
 
     fn a_side_went_on(&self) -> bool {
-        let went_on = |&(by, node): &(NodeId, NodeId)| {
-            self.nodes.contains_key(&by) && self.gave_up.contains(&node)
-        };
+        let went_on =
+            |&(by, node): &(NodeId, NodeId)| self.runs(by) && self.gave_up.contains(&node);
         self.buried.iter().any(went_on) && self.all_agree()
     }
 }
@@ -168,8 +148,7 @@ impl Model for Split {
         let members: Vec<NodeId> = (0..self.workers).map(|n| NodeId::new(n, 1)).collect();
         let founding = |&me: &NodeId| (me, self.start(me, &members));
         vec![SplitState {
-            nodes: members.iter().map(founding).collect(),
-            channels: BTreeMap::new(),
+            channels: Channels::of(members.iter().map(founding)),
             apart: BTreeSet::new(),
             noticed: BTreeSet::new(),
             lost: BTreeSet::new(),
@@ -193,18 +172,18 @@ impl Model for Split {
                 actions.push(SplitAction::Split(side));
             }
         }
-        let running: Vec<NodeId> = state.nodes.keys().copied().collect();
-        for &a in &running {
+        let running = state.channels.nodes();
+        for (&a, node) in running {
             if state.crashes > 0 {
                 actions.push(SplitAction::Crash(a));
             }
-            let is_member = state.nodes[&a].membership().phase() == Phase::Member;
+            let is_member = node.membership().phase() == Phase::Member;
             if state.leaves > 0 && is_member && running.len() > 1 {
                 actions.push(SplitAction::Leave(a));
             }
             for &b in all.iter().filter(|&&b| b != a) {
                 let cut = state.apart.contains(&(a, b));
-                let runs = state.nodes.contains_key(&b);
+                let runs = state.runs(b);
                 if state.cuts > 0 && a < b && runs && !cut {
                     actions.push(SplitAction::Cut(a, b));
                 }
@@ -216,8 +195,8 @@ impl Model for Split {
                 }
             }
         }
-        let ready = state.channels.keys();
-        actions.extend(ready.map(|&(from, to)| SplitAction::Deliver(from, to)));
+        let ready = state.channels.ready();
+        actions.extend(ready.map(|(from, to)| SplitAction::Deliver(from, to)));
     }
 
     fn next_state(&self, last: &SplitState, action: SplitAction) -> Option<SplitState> {
@@ -236,26 +215,19 @@ impl Model for Split {
             }
             SplitAction::Crash(node) => {
                 state.crashes -= 1;
-                state.end(node);
+                state.channels.end(node);
             }
             SplitAction::Leave(node) => {
                 state.leaves -= 1;
                 state.step(node, |node, out| node.leave(out));
             }
             SplitAction::Deliver(from, to) => {
-                let queue = state.channels.get_mut(&(from, to))?;
-                let control = queue.remove(0);
-                if queue.is_empty() {
-                    state.channels.remove(&(from, to));
-                }
-                state.step(to, |node, out| {
-                    let handled = node.handle(from, control, out);
-                    debug_assert!(handled.is_ok(), "{handled:?}");
-                });
+                let arrives = state.channels.next(from, to)?;
+                state.step(to, arrives);
             }
             SplitAction::Notice(by, node) => {
                 state.noticed.insert((by, node));
-                state.channels.remove(&(node, by));
+                state.channels.lose(node, by);
                 state.step(by, |by, out| by.suspect(node, out));
             }
             SplitAction::Refuse(node, by) => {
@@ -290,7 +262,7 @@ impl Model for Split {
             properties.push(Property::sometimes("a side goes on", goes_on));
         }
         if self.workers == 3 && self.splits + self.cuts + self.crashes + self.leaves == 1 {
-            let most_stay = |_: &Self, state: &SplitState| state.nodes.len() >= 2;
+            let most_stay = |_: &Self, state: &SplitState| state.channels.nodes().len() >= 2;
             properties.push(Property::always("F7: most of three stay", most_stay));
         }
         if !falls_apart && self.workers > 2 && self.crashes <= 1 {

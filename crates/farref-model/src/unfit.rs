@@ -3,12 +3,12 @@
 //! Only membership: nobody creates anything. The two are never connected. A newcomer that has resigned keeps its other connections, so
 //! that nobody finds it dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use farref_proto::{
-    Control, Departure, Event, Membership, Node, NodeConfig, NodeId, Outbox, Phase,
-};
+use farref_proto::{Departure, Event, Membership, Node, NodeConfig, NodeId, Outbox, Phase};
 use stateright::{Model, Property};
+
+use crate::channels::Channels;
 
 /// How large the model is, and who refuses whom.
 #[derive(Clone, Debug)]
@@ -43,10 +43,8 @@ impl Default for Unfit {
 /// Everything at one moment.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct UnfitState {
-    /// The workers that run.
-    nodes: BTreeMap<NodeId, Node<()>>,
-    /// Messages on their way, by sender and receiver.
-    channels: BTreeMap<(NodeId, NodeId), Vec<Control>>,
+    /// The workers that run, and messages on their way.
+    channels: Channels,
     /// The newcomer knows that it is refused.
     is_refused: bool,
     noticed: BTreeSet<NodeId>,
@@ -95,46 +93,22 @@ impl Unfit {
         id: NodeId,
         act: impl FnOnce(&mut Node<()>, &mut Outbox<()>),
     ) {
-        let Some(mut node) = state.nodes.remove(&id) else {
-            return;
+        let on_event = |event, node: &mut Node<()>, out: &mut Outbox<()>| match event {
+            Event::Gone {
+                node,
+                departure: Departure::Died,
+            } => {
+                state.died.insert((id, node));
+            }
+            // UW-1 of the runtime's.
+            Event::Welcomed if state.is_refused => node.resign(self.elder(), out),
+            _ => {}
         };
-        let mut out = Outbox::new();
-        act(&mut node, &mut out);
-        while let Some(event) = out.pop_event() {
-            match event {
-                Event::Gone {
-                    node,
-                    departure: Departure::Died,
-                } => {
-                    state.died.insert((id, node));
-                }
-                // UW-1 of the runtime's.
-                Event::Welcomed if state.is_refused => node.resign(self.elder(), &mut out),
-                _ => {}
-            }
-        }
         let pair = [self.elder(), self.newcomer()];
-        while let Some((to, control)) = out.pop_control() {
-            let apart = pair.contains(&id) && pair.contains(&to);
-            if state.nodes.contains_key(&to) && !apart {
-                state.channels.entry((id, to)).or_default().push(control);
-            }
+        let apart = |to| pair.contains(&id) && pair.contains(&to);
+        if let Some(ended) = state.channels.step(id, act, on_event, apart) {
+            state.resigned |= ended.membership().view().is_gone(id);
         }
-        let membership = node.membership();
-        if membership.phase() == Phase::Evicted {
-            state.resigned |= membership.view().is_gone(id);
-            // What it has said still arrives.
-            state.channels.retain(|(_, to), _| *to != id);
-        } else {
-            state.nodes.insert(id, node);
-        }
-    }
-}
-
-impl UnfitState {
-    fn counts(&self, by: NodeId, node: NodeId) -> bool {
-        let by = self.nodes.get(&by);
-        by.is_some_and(|by| !by.membership().view().is_gone(node))
     }
 }
 
@@ -149,17 +123,15 @@ impl Model for Unfit {
             (me, self.start(me, membership))
         };
         let running = members.iter().skip(usize::from(self.again));
+        let newcomer = self.newcomer();
+        let joining = self.start(newcomer, Membership::joining(newcomer));
         let mut state = UnfitState {
-            nodes: running.map(founding).collect(),
-            channels: BTreeMap::new(),
+            channels: Channels::of(running.map(founding).chain([(newcomer, joining)])),
             is_refused: false,
             noticed: BTreeSet::new(),
             resigned: false,
             died: BTreeSet::new(),
         };
-        let newcomer = self.newcomer();
-        let node = self.start(newcomer, Membership::joining(newcomer));
-        state.nodes.insert(newcomer, node);
         let sponsor = NodeId::new(self.sponsor, 1);
         self.step(&mut state, newcomer, |node, out| node.join(sponsor, out));
         vec![state]
@@ -167,26 +139,28 @@ impl Model for Unfit {
 
     fn actions(&self, state: &UnfitState, actions: &mut Vec<UnfitAction>) {
         let (elder, newcomer) = (self.elder(), self.newcomer());
-        if state.nodes.contains_key(&newcomer) {
+        let channels = &state.channels;
+        let nodes = channels.nodes();
+        if nodes.contains_key(&newcomer) {
             let member = |node: NodeId, of: NodeId| {
-                let view = state.nodes.get(&node).map(|it| it.membership().view());
+                let view = nodes.get(&node).map(|it| it.membership().view());
                 view.is_some_and(|view| view.is_live(of))
             };
             // The newcomer may have asked that one to let it in before.
-            if !state.noticed.contains(&newcomer) && state.counts(newcomer, elder) {
+            if !state.noticed.contains(&newcomer) && channels.counts(newcomer, elder) {
                 actions.push(UnfitAction::Notice(newcomer));
             }
             if !state.noticed.contains(&elder) && member(elder, newcomer) {
                 actions.push(UnfitAction::Notice(elder));
             }
-            for &by in state.nodes.keys().filter(|by| **by != elder) {
-                if by != newcomer && !state.counts(by, newcomer) {
+            for &by in nodes.keys().filter(|by| **by != elder) {
+                if by != newcomer && !channels.counts(by, newcomer) {
                     actions.push(UnfitAction::Refuse(by));
                 }
             }
         }
-        let ready = state.channels.keys();
-        actions.extend(ready.map(|&(from, to)| UnfitAction::Deliver(from, to)));
+        let ready = channels.ready();
+        actions.extend(ready.map(|(from, to)| UnfitAction::Deliver(from, to)));
     }
 
     fn next_state(&self, last: &UnfitState, action: UnfitAction) -> Option<UnfitState> {
@@ -194,15 +168,8 @@ impl Model for Unfit {
         let (elder, newcomer) = (self.elder(), self.newcomer());
         match action {
             UnfitAction::Deliver(from, to) => {
-                let queue = state.channels.get_mut(&(from, to))?;
-                let control = queue.remove(0);
-                if queue.is_empty() {
-                    state.channels.remove(&(from, to));
-                }
-                self.step(&mut state, to, |node, out| {
-                    let handled = node.handle(from, control, out);
-                    debug_assert!(handled.is_ok(), "{handled:?}");
-                });
+                let arrives = state.channels.next(from, to)?;
+                self.step(&mut state, to, arrives);
             }
             UnfitAction::Notice(by) if by == elder => {
                 state.noticed.insert(by);
@@ -231,11 +198,13 @@ impl Model for Unfit {
                 "F10: no member is lost",
                 |model: &Self, state: &UnfitState| {
                     let first = u32::from(model.again);
+                    let nodes = state.channels.nodes();
                     (first..model.workers).all(|worker| {
                         let member = NodeId::new(worker, 1);
-                        let counts =
-                            |&by: &NodeId| by == model.newcomer() || state.counts(by, member);
-                        state.nodes.contains_key(&member) && state.nodes.keys().all(counts)
+                        let counts = |&by: &NodeId| {
+                            by == model.newcomer() || state.channels.counts(by, member)
+                        };
+                        nodes.contains_key(&member) && nodes.keys().all(counts)
                     })
                 },
             ),
@@ -245,9 +214,10 @@ impl Model for Unfit {
                     let mut actions = Vec::new();
                     model.actions(state, &mut actions);
                     let newcomer = model.newcomer();
-                    let mut nodes = state.nodes.values().map(Node::membership);
-                    let agrees = nodes.all(|it| it.is_settled() && it.view().is_gone(newcomer));
-                    actions.is_empty() && !state.nodes.contains_key(&newcomer) && agrees
+                    let nodes = state.channels.nodes();
+                    let mut members = nodes.values().map(Node::membership);
+                    let agrees = members.all(|it| it.is_settled() && it.view().is_gone(newcomer));
+                    actions.is_empty() && !nodes.contains_key(&newcomer) && agrees
                 },
             ),
             Property::sometimes(
