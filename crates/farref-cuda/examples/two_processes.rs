@@ -198,7 +198,7 @@ mod linux {
                 ..PinnedOptions::default()
             },
         )?;
-        let mut is_first = true;
+        let (mut is_first, mut is_second) = (true, true);
         while let Ok((message, seed)) = hear::<(ExportMessage, u8)>(&mut from) {
             let begun = Instant::now();
             let memory = pool.import(&message, STREAM)?;
@@ -211,8 +211,13 @@ mod linux {
             ensure!(same, "the exporter's bytes have not come");
             drop(download);
             if std::mem::take(&mut is_first) {
-                let refused = pool.import(&longer(&message)?, STREAM);
-                eprintln!("a message that says more than there is: {}", said(refused));
+                let again = pool.import(&message, STREAM);
+                eprintln!("the same memory a second time: {}", said(again));
+                let copy = pool.copy(&message, STREAM)?;
+                // SAFETY: it is memory of this process, of that length.
+                let copy = unsafe { pinned.download(copy.pointer(), bytes, STREAM) }?;
+                ensure!(copy.to_vec()? == want, "the copy has other bytes");
+                eprintln!("the same memory, copied: ok");
             }
             // SAFETY: the same.
             unsafe { pinned.upload(&pattern(!seed, bytes), memory.pointer(), STREAM) }?;
@@ -221,6 +226,10 @@ mod linux {
             drop(memory);
             cuda.synchronize(pool.ordinal(), STREAM)?;
             let free = begun.elapsed();
+            if std::mem::take(&mut is_second) {
+                let refused = pool.import(&longer(&message)?, STREAM);
+                eprintln!("a message that says more than there is: {}", said(refused));
+            }
             say(&mut to, &(import.as_nanos() as u64, free.as_nanos() as u64))?;
         }
         Ok(())

@@ -127,6 +127,7 @@ impl Cuda {
             pointer,
             bytes,
             stream,
+            is_taken: false,
         })
     }
 
@@ -177,6 +178,8 @@ pub struct DeviceMemory {
     pointer: u64,
     bytes: u64,
     stream: StreamHandle,
+    /// Whether somebody else frees it.
+    is_taken: bool,
 }
 
 impl DeviceMemory {
@@ -194,11 +197,20 @@ impl DeviceMemory {
     pub fn ordinal(&self) -> u32 {
         self.device.ordinal
     }
+
+    /// Where it begins. It is not freed any more: whoever calls this does that, once, with `cuMemFreeAsync`, as candle's
+    /// `CudaSlice` does.
+    pub fn into_raw(mut self) -> u64 {
+        self.is_taken = true;
+        self.pointer
+    }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        let Device { driver, ordinal } = &self.device;
-        let _ = driver.free(*ordinal, self.pointer, self.stream);
+        if !self.is_taken {
+            let Device { driver, ordinal } = &self.device;
+            let _ = driver.free(*ordinal, self.pointer, self.stream);
+        }
     }
 }

@@ -70,7 +70,18 @@ pub(crate) trait Driver: Send + Sync + Debug {
     /// Where the allocation that an address lies in begins, and how long it is.
     fn range(&self, ordinal: u32, pointer: u64) -> DriverResult<(u64, u64)>;
     fn export_pointer(&self, ordinal: u32, pointer: u64) -> DriverResult<Opaque>;
+    /// Memory that is here already has the same address again, and is gone when it is freed once.
     fn import_pointer(&self, ordinal: u32, pool: PoolHandle, data: &Opaque) -> DriverResult<u64>;
+
+    /// Between two places of one device.
+    fn copy_within(
+        &self,
+        ordinal: u32,
+        from: u64,
+        to: u64,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> DriverResult<()>;
 
     fn create_stream(&self, ordinal: u32) -> DriverResult<StreamHandle>;
     fn destroy_stream(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<()>;

@@ -108,6 +108,11 @@ pub enum CudaError {
     /// A message that no correct peer sends.
     #[error("a wrong message about device memory: {0}")]
     BadMessage(&'static str),
+    /// The memory was imported here before and not given back yet. The driver has it once for all of a process: whoever asks uses
+    /// what is there ([`ImportedPool::import_shared`](crate::ImportedPool::import_shared)), or copies it
+    /// ([`ImportedPool::copy`](crate::ImportedPool::copy)).
+    #[error("the device memory has been imported already")]
+    AlreadyImported,
     /// Bytes are asked for that are not there: the caller's fault.
     #[error("bytes {from} to {to} of {bytes}")]
     OutOfRange {

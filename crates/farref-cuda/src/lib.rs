@@ -35,6 +35,8 @@
 //! - **CU-7** Everything that the driver gave is given back, also if something fails halfway: pools, memory, events, streams, locked
 //!   memory, the socket and its thread.
 //! - **CU-8** Memory of the host that a copy reads or writes is neither shown, nor written to, nor freed before the copy is done.
+//! - **CU-9** Imported memory has one owner in a process, or is shared by counting: nobody's is taken away because somebody else gives the same
+//!   memory back.
 //!
 //! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and there is nothing else.
 

@@ -346,6 +346,20 @@ impl Driver for Real {
         Ok(pointer)
     }
 
+    fn copy_within(
+        &self,
+        ordinal: u32,
+        from: u64,
+        to: u64,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> DriverResult<()> {
+        let _entered = self.enter(ordinal)?;
+        let (bytes, stream) = (bytes as usize, stream.pointer());
+        // SAFETY: see above.
+        unsafe { call!(self, cuMemcpyDtoDAsync_v2(to, from, bytes, stream)) }
+    }
+
     fn create_stream(&self, ordinal: u32) -> DriverResult<StreamHandle> {
         let _entered = self.enter(ordinal)?;
         let mut stream = ptr::null_mut();

@@ -98,6 +98,7 @@ table! {
     cuMemHostAlloc: fn(*mut *mut c_void, usize, c_uint),
     cuMemFreeHost: fn(*mut c_void),
     cuMemcpyDtoHAsync_v2: fn(*mut c_void, u64, usize, Handle),
+    cuMemcpyDtoDAsync_v2: fn(u64, u64, usize, Handle),
     cuMemcpyHtoDAsync_v2: fn(u64, *const c_void, usize, Handle),
 }
 

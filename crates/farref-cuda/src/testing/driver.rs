@@ -188,7 +188,7 @@ impl Driver for StandIn {
         {
             let mut allocations = state.allocations.values();
             let is_used = allocations.any(|allocation| {
-                allocation.pool == of && allocation.imports.contains_key(&self.process)
+                allocation.pool == of && allocation.imports.contains(&self.process)
             });
             let other = state
                 .imported_pools
@@ -320,11 +320,31 @@ impl Driver for StandIn {
         let allocation = id.and_then(|id| state.allocations.get_mut(&id));
         let allocation = allocation.filter(|allocation| allocation.pool == of);
         let allocation = allocation.ok_or_else(|| invalid(call))?;
-        *allocation.imports.entry(self.process).or_default() += 1;
+        allocation.imports.insert(self.process);
         let address = allocation.address;
         let owner = state.pools.get(&of).map(|pool| pool.owner);
         let owner = owner.ok_or_else(|| invalid(call))?;
         Ok(State::seen_by(self.process, owner, address))
+    }
+
+    fn copy_within(
+        &self,
+        ordinal: u32,
+        from: u64,
+        to: u64,
+        bytes: u64,
+        stream: StreamHandle,
+    ) -> DriverResult<()> {
+        let call = "cuMemcpyDtoDAsync_v2";
+        let state = self.enter(call)?;
+        for pointer in [from, to] {
+            state
+                .find(self.process, pointer)
+                .ok_or_else(|| invalid(call))?;
+        }
+        drop(state);
+        self.give(ordinal, stream, Op::Copy { from, to, bytes });
+        Ok(())
     }
 
     fn create_stream(&self, ordinal: u32) -> DriverResult<StreamHandle> {

@@ -16,7 +16,7 @@ const APART: u64 = 1 << 44;
 pub struct Counts {
     /// Allocations that were not freed.
     pub allocations: usize,
-    /// Allocations of other processes that were imported and not freed, each as often as it was imported.
+    /// Allocations of other processes that were imported and not freed.
     pub imports: usize,
     /// Pools, other than the devices' own.
     pub pools: usize,
@@ -72,8 +72,8 @@ pub(super) struct Allocation {
     pub(super) address: u64,
     pub(super) bytes: Vec<u8>,
     pub(super) is_freed: bool,
-    /// How often each process has imported it.
-    pub(super) imports: HashMap<usize, usize>,
+    /// Which processes have imported it: a driver does not count how often.
+    pub(super) imports: HashSet<usize>,
     /// Streams that were given work that will write to it.
     pub(super) to_be_written: Vec<StreamKey>,
 }
@@ -110,6 +110,11 @@ pub(super) enum Op {
     },
     Free {
         address: u64,
+    },
+    Copy {
+        from: u64,
+        to: u64,
+        bytes: u64,
     },
     Up {
         from: HostPart,
@@ -162,7 +167,7 @@ impl State {
             let pool = self.pools.get(&allocation.pool);
             !allocation.is_freed && pool.is_none_or(|pool| is_alive(&pool.owner))
         };
-        let imports = |allocation: &Allocation| -> usize { allocation.imports.values().sum() };
+        let imports = |allocation: &Allocation| allocation.imports.len();
         let pools = self.pools.values();
         let pools = pools.filter(|pool| !pool.is_default && is_alive(&pool.owner));
         let streams = self
@@ -206,7 +211,7 @@ impl State {
             let has = if process == owner {
                 !allocation.is_freed
             } else {
-                allocation.imports.contains_key(&process)
+                allocation.imports.contains(&process)
             };
             let begin = Self::seen_by(process, owner, allocation.address);
             let at = address.checked_sub(begin)?;
@@ -244,7 +249,7 @@ impl State {
             address,
             bytes: vec![0; bytes as usize],
             is_freed: false,
-            imports: HashMap::new(),
+            imports: HashSet::new(),
             to_be_written: Vec::new(),
         };
         self.allocations.insert(number, allocation);
@@ -260,17 +265,10 @@ impl State {
         let Some(allocation) = self.allocations.get_mut(&id) else {
             return;
         };
-        let others: usize = allocation.imports.values().sum();
-        match allocation.imports.get_mut(&process) {
-            Some(times) if *times > 1 => *times -= 1,
-            Some(_) => {
-                allocation.imports.remove(&process);
-            }
-            None => {
-                allocation.is_freed = true;
-                if others > 0 {
-                    self.fault(format!("{address:#x} was freed while others have it"));
-                }
+        if !allocation.imports.remove(&process) {
+            allocation.is_freed = true;
+            if !allocation.imports.is_empty() {
+                self.fault(format!("{address:#x} was freed while others have it"));
             }
         }
         self.clean_up();
@@ -435,6 +433,10 @@ impl State {
                 self.readings.insert(into, read);
             }
             Op::Free { address } => self.free(process, address),
+            Op::Copy { from, to, bytes } => {
+                let read = self.read(process, Some(key), from, bytes);
+                self.write(process, to, &read);
+            }
             Op::Up { from, to } => self.write(process, to, &from.read()),
             Op::Down { from, to } => {
                 let read = self.read(process, Some(key), from, to.bytes() as u64);

@@ -76,24 +76,133 @@ fn the_stand_in_notes_memory_that_is_freed_while_others_have_it() {
 }
 
 #[test]
-fn an_importer_gives_back_as_often_as_it_imported_unless_somebody_else_does() {
+fn memory_is_imported_once_until_it_is_given_back_whoever_does_that() {
+    // CU-9
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        here.write(memory.pointer(), b"once");
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        let import = || opened.import(&exported.message(), STREAM);
+        let first = import().unwrap();
+        let again = import();
+        assert!(
+            matches!(again, Err(CudaError::AlreadyImported)),
+            "{again:?}"
+        );
+        // Neither a second one nor one that is wrong has taken it away.
+        let longer = ExportMessage {
+            bytes: 5,
+            ..exported.message()
+        };
+        assert!(opened.import(&longer, STREAM).is_err());
+        assert_eq!(there.read(first.pointer(), 4), b"once");
+        let taken = first.into_raw();
+        let again = import();
+        assert!(
+            matches!(again, Err(CudaError::AlreadyImported)),
+            "{again:?}"
+        );
+        assert_eq!(there.read(taken, 4), b"once");
+        there.free(0, taken, STREAM);
+        assert_eq!(machine.counts().imports, 0);
+        let anew = import().unwrap();
+        assert_eq!(there.read(anew.pointer(), 4), b"once");
+        drop(anew);
+        drop(import().unwrap());
+    });
+}
+
+#[test]
+fn imported_memory_can_be_shared_and_goes_with_the_last_who_has_it() {
+    // CU-9
     Machine::run(1, |machine| {
         let (here, there) = (machine.process(), machine.process());
         let pool = pool(&here);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let opened = open(&there, &pool);
-        let import = || opened.import(&exported.message(), STREAM).unwrap();
-        let (first, second, third) = (import(), import(), import());
+        let import = || opened.import_shared(&exported.message(), STREAM);
+        let (first, second) = (import().unwrap(), import().unwrap());
         assert_eq!(first.pointer(), second.pointer());
-        assert_eq!(machine.counts().imports, 3);
+        assert_eq!(there.calls("cuMemPoolImportPointer"), 1);
+        let longer = ExportMessage {
+            bytes: 5,
+            ..exported.message()
+        };
+        let refused = opened.import_shared(&longer, STREAM).unwrap_err();
+        assert!(refused.is_peers_fault(), "{refused:?}");
         drop(first);
-        let taken = third.into_raw();
-        assert_eq!(machine.counts().imports, 2);
-        there.free(0, taken, STREAM);
         assert_eq!(machine.counts().imports, 1);
         drop(second);
         assert_eq!(machine.counts().imports, 0);
+        // What was taken cannot be.
+        let taken = opened.import(&exported.message(), STREAM).unwrap();
+        let taken = taken.into_raw();
+        let refused = import();
+        assert!(
+            matches!(refused, Err(CudaError::AlreadyImported)),
+            "{refused:?}"
+        );
+        there.free(0, taken, STREAM);
+    });
+}
+
+#[test]
+fn imported_memory_can_be_copied_whether_it_is_here_or_not() {
+    // CU-9
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        let work = here.write_later(0, STREAM, memory.pointer(), b"copy");
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        let stream = there.stream(0);
+        let copy = || opened.copy(&exported.message(), stream).unwrap();
+        // It waits for the exporter's work, and nothing is imported when it is done.
+        let first = copy();
+        work.complete();
+        assert_eq!(there.read(first.pointer(), 4), b"copy");
+        assert_eq!(machine.counts().imports, 0);
+        let work = here.write_later(0, STREAM, memory.pointer(), b"next");
+        let again = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let taken = opened.import(&again.message(), STREAM).unwrap().into_raw();
+        let second = copy();
+        work.complete();
+        assert_eq!(there.read(second.pointer(), 4), b"next");
+        let longer = ExportMessage {
+            bytes: 5,
+            ..exported.message()
+        };
+        let refused = opened.copy(&longer, stream).unwrap_err();
+        assert!(refused.is_peers_fault(), "{refused:?}");
+        there.free(0, taken, STREAM);
+        let raw = copy().into_raw();
+        assert_eq!(there.read(raw, 4), b"next");
+        there.free(0, raw, stream);
+        drop((first, second));
+        there.destroy_stream(0, stream);
+    });
+}
+
+#[test]
+fn what_others_gave_back_is_forgotten() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        for round in 0..300 {
+            // At one place, and at many.
+            let memory = allocate(&here, if round < 150 { 4 } else { round * 1024 });
+            let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+            let imported = opened.import(&exported.message(), STREAM).unwrap();
+            there.free(0, imported.into_raw(), STREAM);
+            drop(exported);
+            assert!(opened.known() <= 66, "{round}: {}", opened.known());
+        }
     });
 }
 
