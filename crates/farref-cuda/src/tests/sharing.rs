@@ -482,6 +482,8 @@ fn many_threads_share_one_pool() {
                         let imported = opened.import(&exported.message(), STREAM).unwrap();
                         assert_eq!(there.read(imported.pointer(), 2), [thread, round]);
                         drop(imported);
+                        // It may wait for other threads' exports; the exporter does not free it before.
+                        there.cuda().synchronize(0, STREAM).unwrap();
                     }
                 });
             }
