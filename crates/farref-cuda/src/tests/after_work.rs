@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use super::STREAM;
+use super::{STREAM, until};
 use crate::testing::Machine;
 use crate::{AfterWork, CudaError, StreamHandle};
 
@@ -69,9 +69,7 @@ fn without_an_event_the_stream_itself_is_waited_for() {
         let work = here.hold(0, STREAM);
         here.fail_next("cuEventRecord", 999);
         let held = ask(&after, STREAM);
-        while here.calls("cuStreamSynchronize") == 0 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(|| here.calls("cuStreamSynchronize") > 0);
         assert!(held.try_recv().is_err());
         work.complete();
         held.recv_timeout(PATIENCE).unwrap();
@@ -113,9 +111,7 @@ fn the_thread_ends_and_is_started_again() {
         for _ in 0..2 {
             ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
             // Its events go with it.
-            while machine.counts().events > 0 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            until(|| machine.counts().events == 0);
         }
     });
 }

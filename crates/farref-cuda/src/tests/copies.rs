@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{STREAM, allocate};
+use super::{STREAM, allocate, until};
+use crate::sys::HostBlock;
 use crate::testing::{Machine, Process};
 use crate::{CudaError, Download, PinnedOptions, PinnedPool, Result};
 
@@ -96,9 +97,7 @@ fn a_look_waits_only_for_the_windows_that_it_needs_and_shows_one_piece() {
         assert!(!down.is_ready(bytes - 1..bytes));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| down.wait_all());
-            while here.calls("cuEventSynchronize") == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until(|| here.calls("cuEventSynchronize") > 0);
             assert!(!waits.is_finished());
             work.complete();
             waits.join().unwrap().unwrap();
@@ -166,9 +165,7 @@ fn an_upload_waits_when_all_its_windows_are_being_copied() {
         let work = here.hold(0, STREAM);
         std::thread::scope(|scope| {
             let up = scope.spawn(|| upload(&pool, &source, memory.pointer()));
-            while here.calls("cuEventSynchronize") < 2 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until(|| here.calls("cuEventSynchronize") >= 2);
             assert!(!up.is_finished());
             assert_eq!(machine.counts().host_blocks, 4);
             work.complete();
@@ -235,9 +232,7 @@ fn what_is_idle_is_given_back_while_the_pool_stays() {
         let pool = pinned(&here, 1 << 30);
         for _ in 0..2 {
             drop((pool.take(1).unwrap(), pool.take(100_000).unwrap()));
-            while pool.locked_bytes() > 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            until(|| pool.locked_bytes() == 0);
             assert_eq!(machine.counts().host_blocks, 0);
         }
     });
@@ -264,9 +259,7 @@ fn a_copy_that_fails_gives_its_memory_back() {
                 );
                 drop(pool.take(3 * WINDOW).unwrap());
                 // Fresh events are needed each time.
-                while pool.locked_bytes() > 0 {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
+                until(|| pool.locked_bytes() == 0);
             }
         });
     }
@@ -285,11 +278,34 @@ fn memory_whose_copy_nobody_can_tell_the_end_of_is_never_used_again() {
     assert!(download(&pool, memory.pointer(), 64).is_err());
     drop(pool.take(64).unwrap());
     drop(pool);
-    while machine.counts().host_blocks > 1 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until(|| machine.counts().host_blocks <= 1);
     // The device writes to it when it gets there, and it is still there.
     work.complete();
     assert_eq!(machine.counts().host_blocks, 1);
     assert!(machine.take_faults().is_empty());
+}
+
+#[test]
+fn bytes_are_neither_shown_nor_written_while_they_are_copied() {
+    // CU-8
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let memory = allocate(&here, 64);
+        here.write(memory.pointer(), &pattern(64));
+        let device = here.cuda().device(0).unwrap();
+        let mut block = HostBlock::locked(&device, 64).unwrap();
+        // The first of two parts.
+        let work = here.hold_after(0, STREAM, 2);
+        block
+            .begin_download(memory.pointer(), 64, 32, STREAM)
+            .unwrap();
+        assert!(block.bytes(1).is_none() && block.bytes_mut(1).is_none());
+        block.wait(1).unwrap();
+        assert_eq!(block.bytes(32).unwrap(), &pattern(64)[..32]);
+        assert!(block.bytes(33).is_none() && block.bytes_mut(1).is_none());
+        work.complete();
+        block.wait(64).unwrap();
+        assert_eq!(block.bytes(64).unwrap(), pattern(64));
+        assert!(block.bytes_mut(64).is_some() && block.bytes_mut(65).is_none());
+    });
 }

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
-use super::{open, pool};
+use super::{open, pool, until};
 use crate::testing::Machine;
 use crate::ticket::Secret;
 use crate::{CudaError, ImportedPool, Ticket};
@@ -113,9 +113,7 @@ fn the_socket_goes_with_the_last_pool() {
         assert!(ImportedPool::open(there.cuda(), &two).is_ok());
         drop(second);
         // The thread closes it as soon as it hears of that.
-        while connect(&two).is_ok() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until(|| connect(&two).is_err());
         let gone = ImportedPool::open(there.cuda(), &two);
         assert!(matches!(gone, Err(CudaError::Unreachable(_))), "{gone:?}");
         // Another one has a socket of its own.

@@ -8,6 +8,7 @@ mod order;
 mod sharing;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::testing::Process;
 use crate::{DeviceMemory, ImportedPool, PoolOptions, SharedPool, StreamHandle};
@@ -24,4 +25,13 @@ fn open(process: &Process, pool: &SharedPool) -> Arc<ImportedPool> {
 
 fn allocate(process: &Process, bytes: u64) -> DeviceMemory {
     process.cuda().allocate(0, bytes, STREAM).unwrap()
+}
+
+/// Waits until something is so, and fails if it never is.
+fn until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
