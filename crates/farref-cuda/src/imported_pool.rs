@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cuda::{Cuda, DeviceMemory, DeviceUuid};
 use crate::driver::{Device, PoolHandle};
-use crate::error::{CudaError, Result};
+use crate::error::{CudaError, DriverError, Result};
 use crate::exchange;
 use crate::owned::{OwnedEvent, OwnedStream};
 use crate::sys::StreamHandle;
@@ -179,7 +179,12 @@ impl ImportedPool {
                 match self.copy_from(found.pointer, message.bytes, stream) {
                     Ok(copy) => return Ok(copy),
                     // Whoever took it may have given it back by now: then it can be imported.
-                    Err(failed) => error = failed,
+                    Err(failed) => {
+                        if is_invalid(&failed) {
+                            self.lock().forget_taken(&message.token);
+                        }
+                        error = failed;
+                    }
                 }
             }
         }
@@ -215,13 +220,15 @@ impl ImportedPool {
         let token = message.token;
         let pointer = driver.import_pointer(*ordinal, self.handle, &token.into())?;
         let range = driver.range(*ordinal, pointer);
+        let range = range.map_err(CudaError::from);
         let there = range.as_ref().map_or(0, |&(begin, there)| {
             let after = pointer.checked_sub(begin);
             after
                 .and_then(|after| there.checked_sub(after))
                 .unwrap_or(0)
         });
-        here.insert(&self.device, token, pointer, there);
+        let seen = range.as_ref().ok().copied();
+        here.insert(&self.device, token, Entry::new(pointer, there, seen));
         drop(here);
         // From here on dropping it gives it back.
         let memory = ImportedMemory {
@@ -259,6 +266,11 @@ impl ImportedPool {
     }
 }
 
+/// Whether the driver does not know an address.
+fn is_invalid(error: &CudaError) -> bool {
+    matches!(error, CudaError::Driver(error) if error.code == DriverError::INVALID_VALUE)
+}
+
 /// Said of a message that is longer than its memory.
 const TOO_LONG: CudaError = CudaError::BadMessage("it says more bytes than there are");
 
@@ -276,6 +288,8 @@ struct Here {
 struct Entry {
     pointer: u64,
     bytes: u64,
+    /// What the driver said of the address when it was imported.
+    seen: Option<(u64, u64)>,
     /// Whether somebody else gives it back, and does not say when.
     is_taken: bool,
     shared: Weak<ImportedMemory>,
@@ -289,9 +303,20 @@ struct Found {
 }
 
 impl Entry {
+    fn new(pointer: u64, bytes: u64, seen: Option<(u64, u64)>) -> Self {
+        Self {
+            pointer,
+            bytes,
+            seen,
+            is_taken: false,
+            shared: Weak::new(),
+        }
+    }
+
     /// Whether it was not given back. The driver does not know the address of memory that was.
     fn is_here(&self, device: &Device) -> bool {
-        !self.is_taken || device.driver.range(device.ordinal, self.pointer).is_ok()
+        let range = || device.driver.range(device.ordinal, self.pointer).ok();
+        !self.is_taken || (self.seen.is_some() && range() == self.seen)
     }
 }
 
@@ -309,7 +334,8 @@ impl Here {
         None
     }
 
-    fn insert(&mut self, device: &Device, token: Token, pointer: u64, bytes: u64) {
+    fn insert(&mut self, device: &Device, token: Token, entry: Entry) {
+        let pointer = entry.pointer;
         // Whatever was there before was given back, or it would not be there again.
         if let Some(before) = self.by_pointer.insert(pointer, token) {
             self.by_token.remove(&before);
@@ -320,13 +346,14 @@ impl Here {
             (self.by_pointer).retain(|at, of| *at == pointer || by_token.contains_key(of));
             self.look_from = 2 * self.by_token.len() + 64;
         }
-        let entry = Entry {
-            pointer,
-            bytes,
-            is_taken: false,
-            shared: Weak::new(),
-        };
         self.by_token.insert(token, entry);
+    }
+
+    /// Somebody took it, and it turned out to have been given back.
+    fn forget_taken(&mut self, token: &Token) {
+        if self.by_token.get(token).is_some_and(|entry| entry.is_taken) {
+            self.remove(token);
+        }
     }
 
     fn remove(&mut self, token: &Token) {

@@ -2,7 +2,7 @@
 
 use super::{STREAM, allocate, open, pool};
 use crate::testing::{Counts, Machine};
-use crate::{CudaError, ExportMessage, ImportedPool, PoolOptions, SharedPool, Ticket};
+use crate::{CudaError, DriverError, ExportMessage, ImportedPool, PoolOptions, SharedPool, Ticket};
 
 /// As it goes over a wire.
 fn travelled<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
@@ -185,6 +185,33 @@ fn imported_memory_can_be_copied_whether_it_is_here_or_not() {
         there.free(0, raw, stream);
         drop((first, second));
         there.destroy_stream(0, stream);
+    });
+}
+
+#[test]
+fn memory_that_the_driver_does_not_know_any_more_is_imported_again_to_be_copied() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let memory = allocate(&here, 4);
+        here.write(memory.pointer(), b"anew");
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let opened = open(&there, &pool);
+        let import = || opened.import(&exported.message(), STREAM);
+        // Given back by whoever took it, which shows only when it is copied.
+        import().unwrap().into_raw();
+        there.fail_next("cuMemcpyDtoDAsync_v2", DriverError::INVALID_VALUE);
+        let copy = opened.copy(&exported.message(), STREAM).unwrap();
+        assert_eq!(there.read(copy.pointer(), 4), b"anew");
+        assert_eq!(machine.counts().imports, 0);
+        // With other failures it is not taken away from anybody.
+        let taken = import().unwrap().into_raw();
+        for _ in 0..2 {
+            there.fail_next("cuMemcpyDtoDAsync_v2", 999);
+        }
+        assert!(opened.copy(&exported.message(), STREAM).is_err());
+        assert_eq!(there.read(taken, 4), b"anew");
+        there.free(0, taken, STREAM);
     });
 }
 
