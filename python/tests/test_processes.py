@@ -130,8 +130,8 @@ def test_ctrl_c_interrupts_the_main_thread_and_no_other_that_waits(group, waits)
         other = threading.Thread(target=lambda: ends.append(far.result()))
         other.start()
         while not peer.call(there.has_begun): pass
-        say("waiting")
         try:
+            say("waiting")
             mine.result()
         except KeyboardInterrupt:
             say("interrupted")

@@ -727,11 +727,12 @@ def exchanged():
 def replaced():
     """A worker leaves, and another process takes its id, in a group that goes on."""
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=60)
-    rank = min(RANK, 1)
-    if RANK == 2:
-        until(lambda: os.path.exists(f"{PLACE}.1"))
-    rpc.init_rpc(f"worker-{RANK}", rank=rank, world_size=None, rpc_backend_options=options)
+    # One after the other: the first is there, the second has left.
+    if RANK > 0:
+        until(lambda: os.path.exists(f"{PLACE}.{RANK - 1}"))
+    rpc.init_rpc(f"worker-{RANK}", rank=min(RANK, 1), world_size=None, rpc_backend_options=options)
     if RANK == 0:
+        touch(f"{PLACE}.0")
         until(lambda: os.path.exists(f"{PLACE}.2"))
     else:
         for _ in range(3):
@@ -741,7 +742,11 @@ def replaced():
                 dist_autograd.backward(context, [(came * 2).sum()])
                 assert dist_autograd.get_gradients(context)[w].tolist() == [2, 2]
     rpc.shutdown()
-    with open(f"{PLACE}.{RANK}", "w"):
+    touch(f"{PLACE}.{RANK}")
+
+
+def touch(path):
+    with open(path, "w"):
         pass
 
 
