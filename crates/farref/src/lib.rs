@@ -71,6 +71,7 @@
 //! | know what arguments and results can be | whatever serde can write and read, see [`macro@remote`] |
 //! | send large buffers without copies | [`Blob`], and [`Buffer`] for numbers |
 //! | send many values, one after the other, no faster than they are read | [`Streaming`], or return `impl Stream` |
+//! | have a type travel in another form, depending on where it goes | [`Transfer`] |
 //! | publish a reference under a name, and find it | [`Worker::publish`], [`Peer::lookup`], [`Worker::lookup`] |
 //! | learn who joins, leaves and dies | [`Worker::watch_members`], [`Peer::gone`], [`RRef::owner_gone`] |
 //! | say who may call what | [`WorkerBuilder::authorize`] |
@@ -194,7 +195,7 @@ pub use runtime::CallRequest;
 pub use tables::watchers::WorkerEnd;
 pub use values::{Ref, RefMut};
 pub use worker::context;
-pub use worker::{WeakWorker, Worker, WorkerBuilder};
+pub use worker::{Transfer, WeakWorker, Worker, WorkerBuilder};
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]

@@ -157,7 +157,7 @@ impl<T: Send + Sync + 'static> Call<T> {
     ) -> Self {
         let entry = core.registry.entry::<F>();
         let name = FunctionName::ours(F::NAME);
-        let encoded = encode::<F::Arguments>(core, &name, |codec| {
+        let encoded = encode::<F::Arguments>(core, to.as_ref().ok().copied(), &name, |codec| {
             codec.encode_taking(arguments, F::Arguments::each_vector)
         });
         Self::with_encoded(core, to, receiver, entry, name, F::TIMEOUT, encoded)
@@ -248,10 +248,11 @@ impl Built {
 /// Writes the arguments of a call.
 fn encode<A: 'static>(
     core: &Arc<Core>,
+    to: Option<NodeId>,
     name: &FunctionName,
     write: impl FnOnce(&Codec) -> std::result::Result<Vec<u8>, CodecError>,
 ) -> Result<value_scope::Encoded> {
-    let encoded = value_scope::write_typed::<A>(core, || write(core.agent().codec()));
+    let encoded = value_scope::write_typed::<A>(core, to, || write(core.agent().codec()));
     encoded.map_err(|unwritten| match unwritten {
         value_scope::Unwritten::Foreign(error) => error,
         value_scope::Unwritten::Codec(reason) => Error::Codec {
@@ -309,7 +310,9 @@ impl<T> Call<T> {
         arguments: &A,
     ) -> Self {
         let name = FunctionName::ours(name);
-        let encoded = encode::<A>(core, &name, |codec| codec.encode(arguments));
+        let encoded = encode::<A>(core, to.as_ref().ok().copied(), &name, |codec| {
+            codec.encode(arguments)
+        });
         Self::with_encoded(core, to, receiver, entry, name, own_timeout, encoded)
     }
 
@@ -323,7 +326,9 @@ impl<T> Call<T> {
         name: FunctionName,
         arguments: &A,
     ) -> Self {
-        let encoded = encode::<A>(core, &name, |codec| codec.of_foreigners().encode(arguments));
+        let encoded = encode::<A>(core, to.as_ref().ok().copied(), &name, |codec| {
+            codec.of_foreigners().encode(arguments)
+        });
         let mut call = Self::with_encoded(core, to, receiver, None, name, None, encoded);
         if let CallStage::Built(built) = &mut call.stage {
             built.foreign = Some(Box::new(function));

@@ -32,6 +32,8 @@ enum Carried {
 
 struct WriteScope {
     core: Arc<Core>,
+    /// Whom it goes to, if that is known: items of a stream go to whoever reads it.
+    to: Option<NodeId>,
     /// The attempt at writing the value that all of this belongs to.
     attempt: u32,
     /// What was noted for the context that the message will be made in, if it is made in one.
@@ -136,10 +138,11 @@ fn left_too_early() -> CodecError {
 /// Writes a `T` that `core` is going to send.
 pub(crate) fn write_typed<T: 'static>(
     core: &Arc<Core>,
+    to: Option<NodeId>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
     if TypeId::of::<T>() != TypeId::of::<()>() {
-        return write(core, encode);
+        return write(core, to, encode);
     }
     // No arguments, or no result: nothing goes along with it.
     let payload = Payload {
@@ -155,12 +158,14 @@ pub(crate) fn write_typed<T: 'static>(
 /// Writes something that `core` is going to send.
 pub(crate) fn write(
     core: &Arc<Core>,
+    to: Option<NodeId>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
     let carried = Entered::new(
         &CARRIED,
         Carried::Out(WriteScope {
             core: Arc::clone(core),
+            to,
             attempt: 0,
             noted: None,
             references: Vec::new(),
@@ -223,6 +228,7 @@ impl WritingItems {
                 &CARRIED,
                 Carried::Out(WriteScope {
                     core: Arc::clone(core),
+                    to: None,
                     attempt: 0,
                     noted: None,
                     references: Vec::new(),
@@ -276,6 +282,15 @@ impl WritingItems {
 /// The worker that sends the value being written, if one is.
 pub(crate) fn sender() -> Option<Arc<Core>> {
     with_outgoing(|outgoing| Arc::clone(&outgoing.core))
+}
+
+/// The same, and whom the value goes to.
+pub(crate) fn destination() -> Option<(Arc<Core>, NodeId)> {
+    let destination = innermost(&CARRIED, |carried| match carried {
+        Carried::Out(outgoing) => Some((Arc::clone(&outgoing.core), outgoing.to?)),
+        Carried::In(_) => None,
+    });
+    destination.flatten()
 }
 
 /// Says what is wrong with the value being written. Not every codec keeps the words of such an error, and none its

@@ -13,6 +13,7 @@ mod naming;
 mod shutdown;
 mod snapshots;
 mod starting;
+mod transfer;
 mod watching;
 mod wire_callbacks;
 
@@ -27,6 +28,7 @@ use tokio::task::JoinHandle;
 pub(crate) use builder::MeetingPoint;
 pub use builder::WorkerBuilder;
 use hosting::HostedStore;
+pub use transfer::Transfer;
 
 use crate::api::peer::Peer;
 use crate::api::rref::RRef;

@@ -41,7 +41,9 @@ impl Pull {
         let core = Arc::clone(&held.core);
         let entry = core.registry.entry::<PullFunction>();
         let codec = core.agent().codec();
-        let encoded = value_scope::write_typed::<(u64,)>(&core, || codec.encode(&(reader,)));
+        let encoded = value_scope::write_typed::<(u64,)>(&core, Some(held.owner), || {
+            codec.encode(&(reader,))
+        });
         let encoded = encoded.map_err(|unwritten| match unwritten {
             value_scope::Unwritten::Foreign(error) => error,
             value_scope::Unwritten::Codec(reason) => Error::Codec {

@@ -71,7 +71,7 @@ impl Job {
                     let _permit = permit;
                     let guard = guard;
                     let mut written = None;
-                    let encoded = value_scope::write(core, || {
+                    let encoded = value_scope::write(core, Some(call.caller), || {
                         let bytes = guard.encode(call.codec());
                         written = Some(bytes.is_some());
                         bytes.unwrap_or_else(|| Ok(Vec::new()))

@@ -247,7 +247,7 @@ fn encoded<T: 'static>(
         let mut value = value;
         let given = Outgoing::Given(&mut value, each_vector);
         let encode = || encode(given, responder.call.codec());
-        let mut encoded = value_scope::write_typed::<T>(core, encode)
+        let mut encoded = value_scope::write_typed::<T>(core, Some(responder.from()), encode)
             .map_err(|error| Failure::BadResult(error.to_string()))?;
         encoded.made_in(core, responder.call.context, responder.from());
         Ok(encoded)
