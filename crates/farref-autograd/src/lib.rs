@@ -45,6 +45,10 @@ mod failure;
 
 #[cfg(feature = "candle")]
 mod context;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "cuda")]
+mod dropping;
 #[cfg(feature = "candle")]
 mod module;
 #[cfg(feature = "candle")]
@@ -58,15 +62,23 @@ mod parameter;
 #[cfg(feature = "candle")]
 mod pipeline;
 #[cfg(feature = "candle")]
+mod place;
+#[cfg(feature = "candle")]
+mod sent_tensor;
+#[cfg(feature = "candle")]
 mod several;
 #[cfg(feature = "candle")]
 mod stack;
 #[cfg(feature = "candle")]
 mod state;
 #[cfg(feature = "candle")]
+mod stored;
+#[cfg(feature = "candle")]
 mod tensor;
 #[cfg(feature = "candle")]
 mod threads;
+#[cfg(feature = "candle")]
+mod view;
 #[cfg(feature = "candle")]
 mod vjp;
 #[cfg(feature = "candle")]

@@ -37,10 +37,14 @@ impl Backend for Candle {
             if !root.track_op() {
                 continue;
             }
-            let seed = seed(root, gradient).map_err(|error| error.to_string())?;
+            let text = |error: candle_core::Error| error.to_string();
+            let seed = seed(root, gradient).map_err(text)?;
             seeded = Some(match seeded {
                 None => seed,
-                Some(sum) => (sum + seed).map_err(|error| error.to_string())?,
+                // Roots may be on several devices.
+                Some(sum) => {
+                    (seed.to_device(sum.device()).and_then(|seed| sum + seed)).map_err(text)?
+                }
             });
         }
         let Some(seeded) = seeded else {
@@ -56,8 +60,9 @@ impl Backend for Candle {
 
     fn add(one: &Tensor, other: &Tensor) -> Result<Tensor, String> {
         check(one, other)?;
-        let sum = (&**one + &**other).map_err(|error| error.to_string())?;
-        Ok(Tensor::from(sum))
+        let other = other.to_device(one.device());
+        let sum = other.and_then(|other| &**one + other);
+        Ok(Tensor::from(sum.map_err(|error| error.to_string())?))
     }
 
     fn observer(leaf: TensorId) -> Option<Arc<dyn Observer<Tensor>>> {
@@ -101,10 +106,12 @@ fn seed(root: &Tensor, gradient: &Tensor) -> candle_core::Result<candle_core::Te
         // There is nothing to go through, and candle's operations on nothing are not all recorded.
         return candle_core::Tensor::zeros((), candle_core::DType::F32, root.device());
     }
-    if root.device().is_cpu() {
-        return root.apply_op1(Seed(candle_core::Tensor::clone(gradient)));
+    // It may come from another device than the one that the tensor is on.
+    let gradient = gradient.to_device(root.device())?;
+    if !root.device().is_metal() {
+        return root.apply_op1(Seed(gradient));
     }
-    (&**root * &**gradient)?
+    (&**root * gradient)?
         .sum_all()?
         .to_dtype(candle_core::DType::F32)
 }
@@ -120,6 +127,22 @@ impl CustomOp1 for Seed {
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
         Ok((CpuStorage::F32(vec![0.0]), Shape::from(())))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        storage: &candle_core::CudaStorage,
+        _: &Layout,
+    ) -> candle_core::Result<(candle_core::CudaStorage, Shape)> {
+        use candle_core::backend::{BackendDevice, BackendStorage};
+
+        let nothing = Shape::from(());
+        let device = storage.device();
+        Ok((
+            device.zeros_impl(&nothing, candle_core::DType::F32)?,
+            nothing,
+        ))
     }
 
     fn bwd(

@@ -109,7 +109,13 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
         shape: Vec<usize>,
         requires_grad: bool,
         link: Option<(u64, u32)>,
+        place: Option<Place>,
         data: Buffer,
+    }
+
+    #[derive(Serialize)]
+    enum Place {
+        Cuda(u32),
     }
 
     #[farref::remote]
@@ -119,15 +125,19 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
         Ok(tensor.dims().to_vec())
     }
 
-    let forge = |element, shape: &[usize], requires_grad, bytes: usize| {
+    let forge_at = |place, element, shape: &[usize], requires_grad, bytes: usize| {
         let forged = Forged {
             element,
             shape: shape.to_vec(),
             requires_grad,
             link: None,
+            place,
             data: Buffer::from_vec(vec![0_u8; bytes]),
         };
         postcard::to_allocvec(&forged)
+    };
+    let forge = |element, shape: &[usize], requires_grad, bytes| {
+        forge_at(None, element, shape, requires_grad, bytes)
     };
     // The real thing, to see that the forgery is good: an `u8` is element 0, an `f32` element 7.
     assert_eq!(read(forge(0, &[2, 3], false, 6)?)?, [2, 3]);
@@ -142,6 +152,9 @@ async fn a_tensor_that_does_not_fit_its_shape_is_refused() -> Result<()> {
         let refused = read(forge(element, shape, requires_grad, bytes)?);
         ensure!(refused.is_err(), "{element} {shape:?} {bytes}: {refused:?}");
     }
+    // A device that is not here, or that this build knows nothing of.
+    let elsewhere = read(forge_at(Some(Place::Cuda(77)), 0, &[2, 3], false, 6)?);
+    ensure!(elsewhere.is_err());
     Ok(())
 }
 

@@ -1,0 +1,187 @@
+//! Tensors over memory of other processes.
+//!
+//! candle frees the memory when the last tensor over it is dropped, and tells nobody. So each has a stream object of its own,
+//! over candle's stream, which goes with it: when that is gone, so is the memory, and the reference that keeps it can be
+//! dropped. A thread looks after that; who drops a tensor of this crate wakes it, and for those that are candle's it looks by itself, the less
+//! often the longer nothing happens.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use candle_core::cuda::cudarc::driver::CudaStream;
+use candle_core::{DType, Shape, Tensor};
+use farref::RRef;
+use farref_cuda::{CudaError, ExportMessage, ImportedPool};
+
+use super::device::{self, OpenDevice};
+use super::memory::{self, Memory};
+use crate::dropping::{DROPPED, SHARED};
+use crate::place::KeptTensor;
+use crate::view::View;
+
+/// How often it is looked whether memory is still used: between these.
+const SOONEST: Duration = Duration::from_millis(1);
+const LATEST: Duration = Duration::from_millis(100);
+
+/// Memory of another process that is used here.
+pub(super) struct Alias {
+    /// Gone when no tensor is over it any more.
+    stream: Weak<CudaStream>,
+    device: Arc<OpenDevice>,
+    /// Not to go before what is imported from it.
+    _pool: Arc<ImportedPool>,
+    pub(super) number: u64,
+    pub(super) message: ExportMessage,
+    pub(super) elements: usize,
+    /// How its owner looks at it.
+    pub(super) owners_view: View,
+    pub(super) hold: RRef<KeptTensor>,
+}
+
+/// All of this process, by the place of their memory.
+#[derive(Default)]
+struct Aliases {
+    by_place: HashMap<(u32, u64), Vec<Alias>>,
+    /// Whether somebody looks after them.
+    is_watched: bool,
+}
+
+fn lock() -> MutexGuard<'static, Aliases> {
+    static ALIASES: OnceLock<Mutex<Aliases>> = OnceLock::new();
+    let aliases = ALIASES.get_or_init(Mutex::default);
+    aliases.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes a tensor over memory of another process: all of it, as a row, or as a leaf of that shape. A copy, if another tensor of this
+/// process is over it already: the driver has it once, and who drops the other one would free it.
+pub(super) fn import(
+    pool: &Arc<ImportedPool>,
+    message: ExportMessage,
+    (number, elements, view, hold): (u64, usize, View, RRef<KeptTensor>),
+    dtype: DType,
+    shape: Shape,
+    is_leaf: bool,
+) -> Result<Tensor, String> {
+    let device = device::open(pool.ordinal())?;
+    let text = |error: CudaError| error.to_string();
+    let memory = match pool.import(&message, device.stream()) {
+        Ok(memory) => Memory::Imported(memory),
+        // Another tensor is over it, and will free it.
+        Err(CudaError::AlreadyImported) => {
+            Memory::Copied(pool.copy(&message, device.stream()).map_err(text)?)
+        }
+        Err(error) => return Err(text(error)),
+    };
+    let is_copy = matches!(memory, Memory::Copied(_));
+    // CT-4: how much there is of it was checked by the pool, against the driver.
+    if shape.elem_count() != elements {
+        return Err(format!(
+            "a tensor of {elements} elements with the shape {shape:?}"
+        ));
+    }
+    let (tensor, stream) = memory::over(memory, dtype, shape, &device, is_leaf)?;
+    if is_copy {
+        release(&device, hold);
+        return Ok(tensor);
+    }
+    let alias = Alias {
+        stream,
+        number,
+        message,
+        elements,
+        owners_view: view,
+        hold,
+        device: Arc::clone(&device),
+        _pool: Arc::clone(pool),
+    };
+    let place = memory::with_allocation(&tensor, |allocation, _| allocation.pointer);
+    let place = (device.ordinal, place.unwrap_or_default());
+    let mut aliases = lock();
+    aliases.by_place.entry(place).or_default().push(alias);
+    SHARED.fetch_add(1, Ordering::Relaxed);
+    watch(&mut aliases);
+    Ok(tensor)
+}
+
+/// What is known of memory at this place, if it is another process's.
+pub(super) fn find<T>(ordinal: u32, pointer: u64, look: impl FnOnce(&Alias) -> T) -> Option<T> {
+    if SHARED.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let aliases = lock();
+    let here = aliases.by_place.get(&(ordinal, pointer))?;
+    here.iter()
+        .find(|alias| alias.stream.strong_count() > 0)
+        .map(look)
+}
+
+/// Has somebody look after them.
+fn watch(aliases: &mut Aliases) {
+    if aliases.is_watched {
+        return;
+    }
+    let thread = std::thread::Builder::new().name("farref-cuda".to_owned());
+    match thread.spawn(release_dropped) {
+        Ok(_) => aliases.is_watched = true,
+        // The next one tries again; until then nothing is released.
+        Err(error) => {
+            tracing::warn!(%error, "no thread to release device memory of other processes")
+        }
+    }
+}
+
+/// Releases what was dropped, until there is nothing left.
+fn release_dropped() {
+    let mut pause = SOONEST;
+    let mut aliases = lock();
+    loop {
+        let mut gone = Vec::new();
+        aliases.by_place.retain(|_, here| {
+            gone.extend(here.extract_if(.., |alias| alias.stream.strong_count() == 0));
+            !here.is_empty()
+        });
+        if gone.is_empty() {
+            if aliases.by_place.is_empty() {
+                aliases.is_watched = false;
+                return;
+            }
+            let waited = DROPPED.wait_timeout(aliases, pause);
+            let (again, timed_out) = waited.unwrap_or_else(PoisonError::into_inner);
+            aliases = again;
+            pause = match timed_out.timed_out() {
+                true => LATEST.min(pause * 2),
+                false => SOONEST,
+            };
+            continue;
+        }
+        drop(aliases);
+        for Alias { device, hold, .. } in gone {
+            release(&device, Released(hold));
+        }
+        pause = SOONEST;
+        aliases = lock();
+    }
+}
+
+/// Lets go of something when the device has done what it was given (CT-2).
+fn release(device: &OpenDevice, hold: impl Send + 'static) {
+    let Some(after) = device::after_work() else {
+        return;
+    };
+    let job = Box::new(move || drop(hold));
+    if let Err(error) = after.run(device.ordinal, device.stream(), job) {
+        // The job is gone, and the reference with it: the memory is released at once.
+        tracing::warn!(%error, "the end of work on a CUDA device cannot be waited for");
+    }
+}
+
+/// A reference to memory that is not used any more, but may still be worked on.
+struct Released(#[expect(dead_code, reason = "only dropped")] RRef<KeptTensor>);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        SHARED.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,118 @@
+//! Tensors of this worker whose memory others use.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use candle_core::Tensor;
+use farref_cuda::Exported;
+
+use crate::dropping;
+use crate::view::View;
+
+/// A tensor whose memory others use, or are about to.
+pub(super) struct Kept {
+    number: u64,
+    table: Weak<Table>,
+    held: Option<Held>,
+}
+
+struct Held {
+    // After the tensor, in this order: its bytes count as exported until they are given back.
+    tensor: Tensor,
+    _exported: Option<Exported>,
+}
+
+/// The tensors that are kept, by their numbers.
+#[derive(Default)]
+pub(super) struct Table(Mutex<Numbers>);
+
+#[derive(Default)]
+struct Numbers {
+    next: u64,
+    kept: HashMap<u64, Weak<Kept>>,
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, Numbers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a tensor for as long as there is what this returns.
+    pub(super) fn keep(
+        self: &Arc<Self>,
+        tensor: Tensor,
+        exported: Option<Exported>,
+    ) -> (u64, Arc<Kept>) {
+        let mut numbers = self.lock();
+        numbers.next += 1;
+        let number = numbers.next;
+        let kept = Arc::new(Kept {
+            number,
+            table: Arc::downgrade(self),
+            held: Some(Held {
+                tensor,
+                _exported: exported,
+            }),
+        });
+        numbers.kept.insert(number, Arc::downgrade(&kept));
+        (number, kept)
+    }
+
+    /// The tensor with this number, looked at in this way. None if that cannot be had of what is kept, without a copy.
+    pub(super) fn find(
+        &self,
+        number: u64,
+        elements: usize,
+        view: &View,
+    ) -> Option<Result<Tensor, String>> {
+        let kept = self.lock().kept.get(&number).and_then(Weak::upgrade)?;
+        let tensor = &kept.held.as_ref()?.tensor;
+        let own = super::memory::with_allocation(tensor, |allocation, layout| {
+            let fits = allocation.elements == elements;
+            View::of(layout, allocation.elements).filter(|_| fits)
+        });
+        let own = own.flatten()?;
+        if own == *view {
+            return Some(Ok(tensor.clone()));
+        }
+        if !own.is_whole(elements) {
+            return None;
+        }
+        let row = tensor.flatten_all().map_err(|error| error.to_string());
+        Some(row.and_then(|row| view.take(&row)))
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.lock().kept.len()
+    }
+}
+
+/// CT-1: the memory goes, if this was the last tensor that had it.
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(table) = self.table.upgrade() {
+            table.lock().kept.remove(&self.number);
+        }
+        if let Some(held) = &self.held {
+            dropping::bind_for(&held.tensor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_keeps_is_not_found() {
+        let table = Arc::new(Table::default());
+        let tensor = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap();
+        let (_, kept) = table.keep(tensor, None);
+        assert_eq!(table.len(), 1);
+        drop(kept);
+        assert_eq!(table.len(), 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! The device memory that is behind a tensor, and tensors over device memory: all unsafe code of this folder.
+
+use std::sync::{Arc, Weak};
+
+use candle_core::backend::BackendDevice;
+use candle_core::cuda::CudaStorageSlice;
+use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Shape, Storage, Tensor};
+use farref_cuda::{CudaError, DeviceMemory, Download, ImportedMemory, StreamHandle};
+
+use super::device::OpenDevice;
+
+/// The allocation that a tensor's elements are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Allocation {
+    pub(super) pointer: u64,
+    /// How many elements it has.
+    pub(super) elements: usize,
+    pub(super) bytes: usize,
+}
+
+/// The number of the CUDA device that a tensor is on.
+pub(super) fn ordinal(tensor: &Tensor) -> Option<u32> {
+    match tensor.device().location() {
+        DeviceLocation::Cuda { gpu_id } => u32::try_from(gpu_id).ok(),
+        _ => None,
+    }
+}
+
+/// Looks at the allocation behind a tensor, and how the tensor looks at it.
+pub(super) fn with_allocation<T>(
+    tensor: &Tensor,
+    look: impl FnOnce(Allocation, &Layout) -> T,
+) -> Option<T> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let Storage::Cuda(storage) = &*storage else {
+        return None;
+    };
+    Some(look(allocation(storage), layout))
+}
+
+macro_rules! each_type {
+    ($slice:expr, $data:ident => $do:expr) => {
+        match $slice {
+            CudaStorageSlice::U8($data)
+            | CudaStorageSlice::F6E2M3($data)
+            | CudaStorageSlice::F6E3M2($data)
+            | CudaStorageSlice::F4($data)
+            | CudaStorageSlice::F8E8M0($data) => $do,
+            CudaStorageSlice::U32($data) => $do,
+            CudaStorageSlice::I16($data) => $do,
+            CudaStorageSlice::I32($data) => $do,
+            CudaStorageSlice::I64($data) => $do,
+            CudaStorageSlice::BF16($data) => $do,
+            CudaStorageSlice::F16($data) => $do,
+            CudaStorageSlice::F32($data) => $do,
+            CudaStorageSlice::F64($data) => $do,
+            CudaStorageSlice::F8E4M3($data) => $do,
+        }
+    };
+}
+
+fn allocation(storage: &CudaStorage) -> Allocation {
+    each_type!(&storage.slice, data => of_slice(data))
+}
+
+fn of_slice<T>(slice: &CudaSlice<T>) -> Allocation {
+    // Its stream waits for whatever other stream writes to it.
+    let (pointer, _use) = slice.device_ptr(slice.stream());
+    Allocation {
+        pointer,
+        elements: slice.len(),
+        bytes: slice.len() * size_of::<T>(),
+    }
+}
+
+/// Begins to copy the elements of a contiguous tensor to the host.
+#[allow(unsafe_code)]
+pub(super) fn download(
+    tensor: &Tensor,
+    device: &OpenDevice,
+) -> Option<Result<Download, CudaError>> {
+    let size = tensor.dtype().size_in_bytes();
+    let bytes = tensor.elem_count() * size;
+    with_allocation(tensor, |allocation, layout| {
+        let from = allocation.pointer + (layout.start_offset() * size) as u64;
+        // SAFETY: the elements are there, and are not given back before the copy: that is in the order of the stream.
+        unsafe { device.pinned.download(from, bytes, device.stream()) }
+    })
+}
+
+/// A tensor of these bytes, which have the length of its elements.
+#[allow(unsafe_code)]
+pub(super) fn upload(
+    bytes: &[u8],
+    dtype: DType,
+    shape: Shape,
+    device: &OpenDevice,
+    is_leaf: bool,
+) -> Result<Tensor, String> {
+    let text = |error: candle_core::Error| error.to_string();
+    // SAFETY: all of it is written before anything reads it, in the order of the stream.
+    let storage = unsafe { device.candle.alloc_uninit(&shape, dtype) }.map_err(text)?;
+    let allocation = allocation(&storage);
+    if allocation.bytes != bytes.len() {
+        return Err(format!(
+            "{} bytes for a tensor of {}",
+            bytes.len(),
+            allocation.bytes
+        ));
+    }
+    // SAFETY: so many bytes are there, and nobody else has them yet.
+    let copied = unsafe {
+        device
+            .pinned
+            .upload(bytes, allocation.pointer, device.stream())
+    };
+    copied.map_err(|error| error.to_string())?;
+    Ok(Tensor::from_storage(
+        Storage::Cuda(storage),
+        shape,
+        BackpropOp::none(),
+        is_leaf,
+    ))
+}
+
+/// Whether tensors of this type can be made over memory that is there: their elements have whole bytes.
+pub(super) fn has_whole_bytes(dtype: DType) -> bool {
+    !matches!(
+        dtype,
+        DType::F6E2M3 | DType::F6E3M2 | DType::F4 | DType::F8E8M0
+    )
+}
+
+/// Memory that a tensor is to be made over.
+pub(super) enum Memory {
+    /// Of another process.
+    Imported(ImportedMemory),
+    /// Of this one.
+    Copied(DeviceMemory),
+}
+
+impl Memory {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Imported(memory) => memory.bytes(),
+            Self::Copied(memory) => memory.bytes(),
+        }
+    }
+
+    fn into_raw(self) -> u64 {
+        match self {
+            Self::Imported(memory) => memory.into_raw(),
+            Self::Copied(memory) => memory.into_raw(),
+        }
+    }
+}
+
+/// A tensor over memory, which has as many elements of that type. When the last tensor over it is dropped, the memory is
+/// given back, and then what is returned beside it is gone.
+#[allow(unsafe_code)]
+pub(super) fn over(
+    memory: Memory,
+    dtype: DType,
+    shape: Shape,
+    device: &OpenDevice,
+    is_leaf: bool,
+) -> Result<(Tensor, Weak<CudaStream>), String> {
+    let elements = shape.elem_count();
+    let needed = (elements as u64).checked_mul(dtype.size_in_bytes() as u64);
+    if needed.is_none_or(|needed| needed > memory.bytes()) {
+        return Err(format!(
+            "{elements} elements of {dtype:?} are not in {} bytes",
+            memory.bytes()
+        ));
+    }
+    let candles = device.candle.cuda_stream();
+    // SAFETY: candle's stream of this device, which the process keeps for good.
+    let stream = unsafe { candles.context().wrap_borrowed_stream(candles.cu_stream()) };
+    macro_rules! wrapped {
+        ($($name:ident: $type:ty),*) => {
+            match dtype {
+                $(DType::$name => {
+                    // SAFETY: so many elements are there, as was seen above, and candle frees them as the driver wants it.
+                    let slice = unsafe { stream.upgrade_device_ptr::<$type>(memory.into_raw(), elements) };
+                    CudaStorageSlice::$name(slice)
+                })*
+                other => return Err(format!("tensors of {other:?} are not shared")),
+            }
+        };
+    }
+    let slice = wrapped!(
+        U8: u8, U32: u32, I16: i16, I32: i32, I64: i64, BF16: half::bf16, F16: half::f16, F32: f32, F64: f64,
+        F8E4M3: float8::F8E4M3
+    );
+    let watched = Arc::downgrade(&stream);
+    let storage = Storage::Cuda(CudaStorage {
+        slice,
+        device: device.candle.clone(),
+    });
+    let tensor = Tensor::from_storage(storage, shape, BackpropOp::none(), is_leaf);
+    Ok((tensor, watched))
+}
+
+/// The stream that candle works on.
+#[allow(unsafe_code)]
+pub(super) fn stream_of(device: &CudaDevice) -> StreamHandle {
+    let stream = device.cuda_stream().cu_stream();
+    // SAFETY: candle's stream of this device, which is never closed: the device is kept by the process.
+    unsafe { StreamHandle::from_raw(stream.addr() as u64) }
+}

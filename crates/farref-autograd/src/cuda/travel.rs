@@ -1,0 +1,356 @@
+//! Tensors on CUDA devices, on their way out and in.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Shape, Tensor as CandleTensor};
+use farref::{Buffer, Source, Transfer, Width, Worker};
+use farref_cuda::{CudaError, Download, ExportMessage};
+
+use super::device::{self, OpenDevice};
+use super::device_map::Target;
+use super::memory::{self, Allocation};
+use super::peers::Peers;
+use super::{alias, meeting};
+use crate::dropping;
+use crate::place::{KeptTensor, Place, SharedMemory};
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Below that many bytes a copy takes less than sharing does.
+const SHARED_FROM: usize = 64 << 10;
+/// Up to that many bytes are copied without page-locked memory.
+const COPIED_PLAINLY: usize = 64 << 10;
+
+/// Where a tensor on a CUDA device is to be, and the elements that go along.
+pub(crate) fn leaving(tensor: &CandleTensor) -> Result<(Option<Place>, Buffer), String> {
+    let here = memory::ordinal(tensor).ok_or("a tensor of an unknown device")?;
+    // Outside of a call nobody knows who will read it.
+    let Some(transfer) = Transfer::outgoing() else {
+        return Ok((None, download(tensor, here)?));
+    };
+    let worker = transfer.worker();
+    let peers = worker.extension::<Peers>();
+    match peers.target(&transfer, here) {
+        Target::Cpu => Ok((None, download(tensor, here)?)),
+        Target::Cuda(there) => match share(tensor, here, &transfer, &worker, &peers)? {
+            Some(memory) => Ok((
+                Some(Place::Shared(there, memory)),
+                Buffer::from_vec(Vec::<u8>::new()),
+            )),
+            None => Ok((Some(Place::Cuda(there)), download(tensor, here)?)),
+        },
+    }
+}
+
+/// The tensor's memory, for whom it goes to. None if it has to be copied (CT-3).
+fn share(
+    tensor: &CandleTensor,
+    here: u32,
+    transfer: &Transfer,
+    worker: &Worker,
+    peers: &Arc<Peers>,
+) -> Result<Option<SharedMemory>, String> {
+    if !memory::has_whole_bytes(tensor.dtype()) || tensor.elem_count() == 0 {
+        return Ok(None);
+    }
+    let looked = memory::with_allocation(tensor, |allocation, layout| {
+        (allocation, View::of(layout, allocation.elements))
+    });
+    let Some((allocation, view)) = looked else {
+        return Ok(None);
+    };
+    let is_own = transfer.life() == worker.node();
+    if !is_own && allocation.bytes < SHARED_FROM {
+        return Ok(None);
+    }
+    if let Some(view) = &view
+        && let Some(memory) = hand_on(here, allocation, view, transfer, worker, peers)
+    {
+        return Ok(memory);
+    }
+    // Without its graph, which would otherwise live for as long as the peer has it.
+    let (tensor, allocation, view) = match view {
+        Some(view) => (tensor.detach(), allocation, view),
+        None => {
+            let copy = tensor.copy().and_then(|copy| copy.contiguous());
+            let copy = copy.map_err(|error| error.to_string())?.detach();
+            let looked = memory::with_allocation(&copy, |allocation, layout| {
+                (allocation, View::of(layout, allocation.elements))
+            });
+            let Some((allocation, Some(view))) = looked else {
+                return Ok(None);
+            };
+            (copy, allocation, view)
+        }
+    };
+    let elements = allocation.elements;
+    let (export, exported) = match is_own {
+        true => (Vec::new(), None),
+        false => {
+            let device = device::open(here)?;
+            let Ok(pool) = &device.pool else {
+                return Ok(None);
+            };
+            if !peers.has_opened(transfer.life(), pool.ticket().pool()) {
+                meeting::meet_later(peers, worker.clone(), transfer.peer(), transfer.life());
+                return Ok(None);
+            }
+            match pool.export(allocation.pointer, allocation.bytes as u64, device.stream()) {
+                Ok(exported) => (write(&exported.message())?, Some(exported)),
+                Err(CudaError::LimitReached { .. } | CudaError::NotOurs { .. }) => return Ok(None),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    };
+    let (number, kept) = peers.kept.keep(tensor, exported);
+    let hold = worker.rref_to_object(KeptTensor(Box::new(kept)));
+    Ok(Some(SharedMemory {
+        number,
+        export,
+        elements,
+        view,
+        hold: hold.map_err(|error| error.to_string())?,
+    }))
+}
+
+/// Memory of another process, for a third one or for its owner. Nothing if it is not another's; none in that if it has to be
+/// copied.
+fn hand_on(
+    here: u32,
+    allocation: Allocation,
+    view: &View,
+    transfer: &Transfer,
+    worker: &Worker,
+    peers: &Arc<Peers>,
+) -> Option<Option<SharedMemory>> {
+    let found = alias::find(here, allocation.pointer, |alias| {
+        let is_same = alias.elements == allocation.elements;
+        let whole = alias.owners_view.is_whole(alias.elements) || alias.owners_view == *view;
+        let memory = SharedMemory {
+            number: alias.number,
+            export: Vec::new(),
+            elements: alias.elements,
+            view: view.clone(),
+            hold: alias.hold.clone(),
+        };
+        (memory, alias.message, is_same, whole)
+    });
+    let (mut memory, message, is_same, is_whole) = found?;
+    let owner = memory.hold.owner().ok()?;
+    let goes_home = owner.name() == transfer.peer().name();
+    let is_ours = transfer.life() == worker.node();
+    if is_ours {
+        // It is kept as this process's own is.
+        return None;
+    }
+    if !is_same {
+        return Some(None);
+    }
+    if goes_home {
+        return Some(is_whole.then_some(memory));
+    }
+    if !peers.has_opened(transfer.life(), message.pool()) {
+        meeting::meet_later(peers, worker.clone(), transfer.peer(), transfer.life());
+        return Some(None);
+    }
+    memory.export = write(&message).ok()?;
+    Some(Some(memory))
+}
+
+fn write(message: &ExportMessage) -> Result<Vec<u8>, String> {
+    postcard::to_allocvec(message).map_err(|error| error.to_string())
+}
+
+/// The elements of a tensor, as they are sent.
+fn download(tensor: &CandleTensor, here: u32) -> Result<Buffer, String> {
+    let text = |error: candle_core::Error| error.to_string();
+    let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+    if bytes > COPIED_PLAINLY && memory::has_whole_bytes(tensor.dtype()) {
+        let tensor = tensor.contiguous().map_err(text)?.detach();
+        let device = device::open(here)?;
+        if let Some(staged) = Staged::begin(tensor, &device)? {
+            return Ok(Buffer::from_source(Arc::new(staged)));
+        }
+    }
+    let tensor = tensor.to_device(&Device::Cpu).map_err(text)?;
+    Tensor::from(tensor)
+        .to_buffer()
+        .map_err(|error| error.to_string())
+}
+
+/// Elements that are being copied to the host.
+struct Staged {
+    download: Download,
+    width: Width,
+    /// Not to go before the copy is done.
+    tensor: CandleTensor,
+}
+
+impl Staged {
+    /// None if so much memory cannot be locked now.
+    fn begin(tensor: CandleTensor, device: &OpenDevice) -> Result<Option<Self>, String> {
+        let size = tensor.dtype().size_in_bytes();
+        let begun = memory::download(&tensor, device);
+        let download = match begun {
+            Some(Ok(download)) => download,
+            Some(Err(CudaError::LimitReached { .. })) | None => return Ok(None),
+            Some(Err(error)) => return Err(error.to_string()),
+        };
+        let width = match size {
+            8 => Width::Eight,
+            4 => Width::Four,
+            2 => Width::Two,
+            _ => Width::One,
+        };
+        Ok(Some(Self {
+            download,
+            width,
+            tensor,
+        }))
+    }
+}
+
+/// On whatever thread has sent it.
+impl Drop for Staged {
+    fn drop(&mut self) {
+        dropping::bind_for(&self.tensor);
+    }
+}
+
+impl Source for Staged {
+    fn len(&self) -> usize {
+        self.download.bytes()
+    }
+
+    fn width(&self) -> Width {
+        self.width
+    }
+
+    fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
+        if let Err(error) = self.download.look(range, look) {
+            tracing::warn!(%error, "a tensor cannot be copied from its device");
+        }
+    }
+}
+
+/// A tensor whose elements came along.
+pub(crate) fn copied(
+    ordinal: u32,
+    dtype: DType,
+    shape: Vec<usize>,
+    data: &Buffer,
+    requires_grad: bool,
+) -> Result<Tensor, String> {
+    let device = open_for_peer(ordinal)?;
+    if !memory::has_whole_bytes(dtype) || data.is_empty() {
+        return Err(format!(
+            "tensors of {dtype:?} cannot be sent to CUDA devices"
+        ));
+    }
+    let copy;
+    let bytes = match data.as_slice::<u8>() {
+        Some(bytes) => bytes,
+        // It did not leave the process.
+        None => {
+            copy = data
+                .clone()
+                .into_vec::<u8>()
+                .map_err(|error| error.to_string())?;
+            &copy
+        }
+    };
+    let tensor = memory::upload(bytes, dtype, Shape::from(shape), &device, requires_grad)?;
+    Ok(tensor.into())
+}
+
+/// A tensor whose memory is another process's, or was this one's all the time.
+pub(crate) fn shared(
+    ordinal: u32,
+    dtype: DType,
+    memory: SharedMemory,
+    requires_grad: bool,
+) -> Result<Tensor, String> {
+    let transfer = Transfer::incoming().ok_or("a tensor in shared memory comes in a call only")?;
+    let worker = transfer.worker();
+    let peers = worker.extension::<Peers>();
+    let SharedMemory {
+        number,
+        export,
+        elements,
+        view,
+        hold,
+    } = memory;
+    let (tensor, is_leaf) = if hold.is_owner() {
+        let tensor = peers.kept.find(number, elements, &view);
+        let tensor = tensor.ok_or("a tensor of this worker that it does not have")??;
+        if tensor.dtype() != dtype {
+            return Err(format!(
+                "a tensor of {:?} comes back as one of {dtype:?}",
+                tensor.dtype()
+            ));
+        }
+        (tensor, false)
+    } else {
+        let message: ExportMessage =
+            postcard::from_bytes(&export).map_err(|error| error.to_string())?;
+        let pool = peers.pool(message.pool());
+        let pool = pool.ok_or("a tensor in memory that this worker has not opened")?;
+        // A leaf has to be made as one: what is taken out of another is not.
+        let whole = requires_grad && view.is_whole(elements);
+        let shape = match whole {
+            true => Shape::from(view.shape().to_vec()),
+            false => Shape::from(elements),
+        };
+        let row = alias::import(
+            &pool,
+            message,
+            (number, elements, view.clone(), hold),
+            dtype,
+            shape,
+            whole,
+        )?;
+        match whole {
+            true => (row, true),
+            false => (view.take(&row)?, false),
+        }
+    };
+    let text = |error: candle_core::Error| error.to_string();
+    let tensor = match memory::ordinal(&tensor) {
+        Some(at) if at == ordinal => tensor,
+        _ => {
+            let device = open_for_peer(ordinal)?;
+            tensor
+                .to_device(&Device::Cuda(device.candle.clone()))
+                .map_err(text)?
+        }
+    };
+    Ok(match requires_grad && !is_leaf {
+        // A copy, on the device.
+        true => candle_core::Var::from_tensor(&tensor)
+            .map_err(text)?
+            .into_inner()
+            .into(),
+        false => tensor.into(),
+    })
+}
+
+/// The device that a peer says a tensor is for.
+fn open_for_peer(ordinal: u32) -> Result<Arc<OpenDevice>, String> {
+    let count = device::count();
+    if ordinal < count {
+        return device::open(ordinal);
+    }
+    let transfer = Transfer::incoming();
+    let [from, here] = match &transfer {
+        Some(transfer) => [
+            transfer.peer().name().to_owned(),
+            transfer.worker().name().to_owned(),
+        ],
+        None => ["another worker".to_owned(), "this worker".to_owned()],
+    };
+    Err(format!(
+        "a tensor of {from} is to be on cuda:{ordinal}, and {here} has {count} CUDA devices: \
+         have {from} say where its tensors are to be here, with `cuda::map_devices(&worker, \"{here}\", ..)`"
+    ))
+}

@@ -1,0 +1,59 @@
+//! Tensors on a real CUDA device, between real processes: values, references, gradients, death. Needs a GPU, and the feature
+//! `cuda`: docs/cuda.md says how this is built and run.
+
+mod gradients;
+mod group;
+mod memory;
+mod values;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(group::ROLE) {
+        return match group::in_runtime(group::be_worker(&role)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:?}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    let mut arguments = Arguments::from_args();
+    // One GPU, and tests that look at how much of it is used.
+    arguments.test_threads = Some(1);
+    let trial = |name: &str, test: fn() -> Result<()>| {
+        Trial::test(name, move || {
+            test().map_err(|error| Failed::from(format!("{error:?}")))
+        })
+    };
+    macro_rules! trials {
+        ($($module:ident::$name:ident),* $(,)?) => {
+            vec![$(trial(concat!(stringify!($module), "::", stringify!($name)), || {
+                group::in_runtime($module::$name())
+            })),*]
+        };
+    }
+    let trials = trials![
+        values::every_type_arrives_as_it_is_shared_and_copied,
+        values::every_view_arrives_as_what_it_shows,
+        values::many_tensors_travel_in_one_message,
+        values::what_a_peer_computes_on_shared_memory_is_right_whatever_is_still_running,
+        values::a_map_says_where_tensors_arrive,
+        values::a_device_that_is_not_there_is_an_error_that_names_both_sides,
+        values::a_tensor_that_comes_home_is_the_one_that_left,
+        memory::shared_tensors_take_no_memory_of_the_receiver,
+        memory::ct1_memory_is_kept_until_its_last_user_has_let_go,
+        memory::ct1_what_a_killed_peer_used_is_released,
+        memory::a_peer_goes_on_with_memory_whose_owner_was_killed,
+        memory::what_is_handed_on_outlives_who_handed_it_on,
+        memory::ct3_beyond_the_limit_tensors_are_copied,
+        memory::a_thousand_rounds_leave_no_memory_behind,
+        gradients::training_over_processes_has_the_losses_of_one,
+        gradients::gradients_come_back_from_where_a_map_sent_their_tensors,
+        gradients::an_optimizer_over_processes_does_as_one,
+    ];
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -1,0 +1,177 @@
+//! Values: what arrives is what was sent.
+
+use anyhow::{Result, ensure};
+use farref_autograd::candle::{self, DType, Device};
+use farref_autograd::cuda::{self, DeviceMap, map_devices};
+use farref_autograd::{Error, Tensor};
+
+use crate::group::{Processes, counting, echo, sum};
+
+const TYPES: [DType; 9] = [
+    DType::U8,
+    DType::U32,
+    DType::I64,
+    DType::BF16,
+    DType::F16,
+    DType::F32,
+    DType::F64,
+    DType::I16,
+    DType::I32,
+];
+
+fn same(one: &candle::Tensor, other: &candle::Tensor) -> Result<()> {
+    ensure!(one.dtype() == other.dtype() && one.dims() == other.dims());
+    let bytes = |tensor: &candle::Tensor| -> Result<Vec<u8>> {
+        let here = tensor.to_device(&Device::Cpu)?.contiguous()?;
+        Ok(Tensor::from(here).to_buffer()?.into_vec::<u8>()?)
+    };
+    ensure!(bytes(one)? == bytes(other)?, "other elements");
+    Ok(())
+}
+
+pub(crate) async fn every_type_arrives_as_it_is_shared_and_copied() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    // Below the size from which on memory is shared, and above.
+    for elements in [100, 300_000] {
+        let numbers: Vec<u32> = (0..elements).map(|number| number % 200).collect();
+        let here = candle::Tensor::from_vec(numbers, elements as usize, &Device::Cpu)?;
+        for dtype in TYPES {
+            // candle has no kernels for all conversions.
+            let here = here.to_dtype(dtype)?;
+            let tensor = here.to_device(&cuda::device(0)?)?;
+            let back = echo::on(&peer, Tensor::from(tensor)).await?;
+            ensure!(back.device().is_cuda(), "{dtype:?}");
+            same(&back, &here)?;
+        }
+    }
+    group.finish().await
+}
+
+pub(crate) async fn every_view_arrives_as_what_it_shows() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    let cube = counting(0.0, 64 * 96 * 128)?.reshape((64, 96, 128))?;
+    let views = [
+        cube.clone(),
+        cube.t()?,
+        cube.permute((2, 0, 1))?,
+        cube.narrow(1, 5, 40)?,
+        cube.narrow(2, 100, 28)?.t()?,
+        cube.get(63)?,
+        cube.narrow(0, 7, 1)?.broadcast_as((9, 96, 128))?,
+        cube.flatten_all()?.narrow(0, 12_345, 300_000)?,
+    ];
+    for view in views {
+        let back = echo::on(&peer, Tensor::from(view.clone())).await?;
+        same(&back, &view)?;
+    }
+    group.finish().await
+}
+
+pub(crate) async fn many_tensors_travel_in_one_message() -> Result<()> {
+    #[farref::remote]
+    fn sums(tensors: Vec<(String, Option<Tensor>)>) -> Result<Vec<(String, f64)>, Error> {
+        let tensors = tensors.into_iter();
+        let sums = tensors.map(|(name, tensor)| {
+            let tensor = tensor.ok_or(Error::NoContext)?;
+            let all = tensor.to_dtype(DType::F64)?.sum_all()?;
+            Ok((name, all.to_scalar()?))
+        });
+        sums.collect()
+    }
+
+    let group = Processes::start(2).await?;
+    let mut tensors = Vec::new();
+    for number in 0..100_usize {
+        let elements = [10, 50_000][number % 2];
+        tensors.push((number.to_string(), Some(counting(number as f32, elements)?)));
+    }
+    let sums = sums::on(&group.peer(1)?, tensors).await?;
+    for (number, (name, sum)) in sums.into_iter().enumerate() {
+        let elements = [10, 50_000][number % 2] as f64;
+        let expected = elements * number as f64 + elements * (elements - 1.0) / 2.0;
+        ensure!(
+            name == number.to_string() && sum == expected,
+            "{number}: {sum}, not {expected}"
+        );
+    }
+    group.finish().await
+}
+
+/// The sender does not wait for its own work: the receiver's stream does.
+pub(crate) async fn what_a_peer_computes_on_shared_memory_is_right_whatever_is_still_running()
+-> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    let gpu = cuda::device(0)?;
+    let large = candle::Tensor::ones((4096, 4096), DType::F32, &gpu)?;
+    for round in 0..20 {
+        // Milliseconds of work, and its result is sent before it is there.
+        let mut product = large.clone();
+        for _ in 0..4 {
+            product = (product.matmul(&large)? * (1.0 / 4096.0))?;
+        }
+        let result = (product * f64::from(round))?;
+        let (is_cuda, all) = sum::on(&peer, Tensor::from(result)).await?;
+        ensure!(
+            is_cuda && all == 4096.0 * 4096.0 * f64::from(round),
+            "round {round}: {all}"
+        );
+    }
+    group.finish().await
+}
+
+pub(crate) async fn a_map_says_where_tensors_arrive() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    for elements in [10, 1 << 20] {
+        let tensor = counting(0.0, elements)?;
+        map_devices(&group.me, "worker1", DeviceMap::all_to_cpu());
+        let (is_cuda, on_cpu) = sum::on(&peer, tensor.clone()).await?;
+        ensure!(!is_cuda);
+        map_devices(&group.me, "worker1", DeviceMap::new());
+        let (is_cuda, on_gpu) = sum::on(&peer, tensor).await?;
+        ensure!(is_cuda && on_cpu == on_gpu);
+    }
+    group.finish().await
+}
+
+pub(crate) async fn a_device_that_is_not_there_is_an_error_that_names_both_sides() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    map_devices(&group.me, "worker1", DeviceMap::new().to_cuda(0, 9));
+    let refused = sum::on(&peer, counting(0.0, 10)?).await;
+    let said = refused
+        .err()
+        .map(|error| error.to_string())
+        .unwrap_or_default();
+    ensure!(
+        said.contains("cuda:9") && said.contains("worker0") && said.contains("worker1"),
+        "{said}"
+    );
+    map_devices(&group.me, "worker1", DeviceMap::new());
+    ensure!(sum::on(&peer, counting(0.0, 10)?).await?.1 == 45.0);
+    group.finish().await
+}
+
+pub(crate) async fn a_tensor_that_comes_home_is_the_one_that_left() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    let tensor = counting(0.0, 1 << 20)?;
+    let before = cuda::usage();
+    let back = echo::on(&peer, tensor.clone()).await?;
+    same(&back, &tensor)?;
+    // It is this process's own memory again: nothing is imported.
+    ensure!(
+        cuda::usage().imported == before.imported,
+        "{:?}",
+        cuda::usage()
+    );
+    // And so is a call of oneself.
+    let back = echo::on(&group.me.me(), tensor.clone()).await?;
+    same(&back, &tensor)?;
+    ensure!(cuda::usage().imported == before.imported);
+    drop((tensor, back));
+    group.finish().await
+}
