@@ -3,6 +3,7 @@
 use std::any::Any;
 
 use farref::RRef;
+use farref::context::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::view::View;
@@ -21,7 +22,9 @@ pub(crate) enum Place {
 #[derive(Serialize, Deserialize)]
 #[serde(rename = "farref_autograd::SharedMemory")]
 pub(crate) struct SharedMemory {
-    /// Its number with the worker that has it.
+    /// The worker that has it ..
+    pub(crate) owner: NodeId,
+    /// .. and its number there.
     pub(crate) number: u64,
     /// How the driver finds it; nothing if it is the receiver's own.
     pub(crate) export: Vec<u8>,

@@ -13,6 +13,7 @@ use std::time::Duration;
 use candle_core::cuda::cudarc::driver::CudaStream;
 use candle_core::{DType, Shape, Tensor};
 use farref::RRef;
+use farref::context::NodeId;
 use farref_cuda::{CudaError, ExportMessage, ImportedPool};
 
 use super::device::{self, OpenDevice};
@@ -32,6 +33,7 @@ pub(super) struct Alias {
     device: Arc<OpenDevice>,
     /// Not to go before what is imported from it.
     _pool: Arc<ImportedPool>,
+    pub(super) owner: NodeId,
     pub(super) number: u64,
     pub(super) message: ExportMessage,
     pub(super) elements: usize,
@@ -59,7 +61,7 @@ fn lock() -> MutexGuard<'static, Aliases> {
 pub(super) fn import(
     pool: &Arc<ImportedPool>,
     message: ExportMessage,
-    (number, elements, view, hold): (u64, usize, View, RRef<KeptTensor>),
+    ((owner, number), elements, view, hold): ((NodeId, u64), usize, View, RRef<KeptTensor>),
     dtype: DType,
     shape: Shape,
     is_leaf: bool,
@@ -88,6 +90,7 @@ pub(super) fn import(
     }
     let alias = Alias {
         stream,
+        owner,
         number,
         message,
         elements,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::device_map::DeviceMap;
-use super::peers::Peers;
+use super::peers::{Peers, PoolId};
 use crate::error::Result;
 
 /// How tensors on CUDA devices go to a peer.
@@ -28,8 +28,8 @@ struct Introduction {
     tickets: Vec<Ticket>,
     /// Where it sends tensors: from which of its devices to which.
     map: Vec<(u32, u32)>,
-    /// The pools of the other one that it has opened.
-    opened: Vec<u64>,
+    /// The pools that it has opened, of the other one and of others.
+    opened: Vec<PoolId>,
 }
 
 /// Meets a peer: from then on tensors are shared with it that can be.
@@ -50,13 +50,13 @@ struct Introduction {
 /// ```
 pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
     let peers = worker.extension::<Peers>();
-    let introduction = introduce(&peers, peer.name(), Vec::new());
+    let introduction = introduce(&peers, peer.name());
     let (life, answer) = introduced::on(peer, introduction).await?;
-    let (opened, shared) = take(worker, peer, life, answer).await;
-    if !opened.is_empty() {
-        has_opened::on(peer, opened).await?;
+    let is_shared = take(worker, peer, life, answer).await;
+    if is_shared {
+        has_opened::on(peer, peers.pools()).await?;
     }
-    Ok(match shared {
+    Ok(match is_shared {
         true => Path::Shared,
         false => Path::Copied,
     })
@@ -64,33 +64,54 @@ pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
 
 /// The same in the background, if it was not done yet.
 pub(super) fn meet_later(peers: &Peers, worker: Worker, peer: Peer, life: NodeId) {
-    if !peers.begin(life) {
+    if peers.begin(life) {
+        in_background(async move {
+            if let Err(error) = meet(&worker, &peer).await {
+                tracing::debug!(peer = peer.name(), %error, "tensors on CUDA devices are copied to this peer");
+            }
+        });
+    }
+}
+
+/// Has a peer meet the owner of memory that is to be handed on to it, in the background, if it was not asked to yet.
+pub(super) fn acquaint_later(
+    peers: &Arc<Peers>,
+    peer: Peer,
+    life: NodeId,
+    owner: Peer,
+    owners_life: NodeId,
+) {
+    if !peers.begin_acquainting(life, owners_life) {
         return;
     }
-    let thread = std::thread::Builder::new().name("farref-cuda-meet".to_owned());
-    let met = thread.spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        let met = match runtime {
-            Ok(runtime) => runtime
-                .block_on(meet(&worker, &peer))
-                .map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(error) = met {
-            tracing::debug!(
-                peer = peer.name(),
-                error,
-                "tensors on CUDA devices are copied to this peer"
-            );
+    let peers = Arc::clone(peers);
+    in_background(async move {
+        match acquainted::on(&peer, owner).await {
+            Ok(opened) => peers.note_opened(life, &limited(opened)),
+            Err(error) => {
+                tracing::debug!(peer = peer.name(), %error, "tensors of a third worker are copied to this peer")
+            }
         }
     });
-    if let Err(error) = met {
+}
+
+/// Whoever sends a tensor does not wait for this, and may have no runtime.
+fn in_background(work: impl Future<Output = ()> + Send + 'static) {
+    let thread = std::thread::Builder::new().name("farref-cuda-meet".to_owned());
+    let begun = thread.spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(work),
+            Err(error) => tracing::debug!(%error, "tensors on CUDA devices are copied: no runtime to meet a peer"),
+        }
+    });
+    if let Err(error) = begun {
         tracing::debug!(%error, "tensors on CUDA devices are copied: no thread to meet a peer");
     }
 }
 
 /// What this worker says of itself.
-fn introduce(peers: &Peers, to: &str, opened: Vec<u64>) -> Introduction {
+fn introduce(peers: &Peers, to: &str) -> Introduction {
     let devices = device::all_open();
     let pools = devices
         .iter()
@@ -98,35 +119,41 @@ fn introduce(peers: &Peers, to: &str, opened: Vec<u64>) -> Introduction {
     Introduction {
         tickets: pools.map(|pool| pool.ticket()).collect(),
         map: peers.map(to).unwrap_or_default().pairs(),
-        opened,
+        opened: peers.pools(),
     }
 }
 
-/// Opens what can be opened of what a peer has said. Says which, and whether it has opened something of this worker.
-async fn take(worker: &Worker, peer: &Peer, life: NodeId, said: Introduction) -> (Vec<u64>, bool) {
+/// Opens what can be opened of what a peer has said. Says whether one of them has opened something of the other.
+async fn take(worker: &Worker, peer: &Peer, life: NodeId, said: Introduction) -> bool {
     let peers = worker.extension::<Peers>();
     let map = DeviceMap::of_pairs(&said.map);
     let known = Arc::clone(&peers);
     let tickets = said.tickets;
     // Sockets and the driver take their time.
-    let opened = tokio::task::spawn_blocking(move || open(&known, tickets)).await;
+    let opened = tokio::task::spawn_blocking(move || open(&known, life, tickets)).await;
     let opened = opened.unwrap_or_default();
-    let numbers: Vec<u64> = opened.iter().map(|&(number, _)| number).collect();
-    let shares = !said.opened.is_empty() || !numbers.is_empty();
+    let (me, pools) = (worker.node(), limited(said.opened));
+    let is_shared = !opened.is_empty() || pools.iter().any(|&(owner, _)| owner == me);
     peers.note_peer(life, map, opened);
-    peers.note_opened(life, &said.opened);
+    peers.note_opened(life, &pools);
     forget_when_gone(worker, peer, life);
-    (numbers, shares)
+    is_shared
+}
+
+/// A peer's word, as much of it as can be true.
+fn limited(mut pools: Vec<PoolId>) -> Vec<PoolId> {
+    pools.truncate(MOST_POOLS);
+    pools
 }
 
 /// CT-4: each is looked at by `farref_cuda`; a peer has as many as it has devices.
-fn open(peers: &Peers, tickets: Vec<Ticket>) -> Vec<(u64, Arc<ImportedPool>)> {
+fn open(peers: &Peers, owner: NodeId, tickets: Vec<Ticket>) -> Vec<(u64, Arc<ImportedPool>)> {
     let Ok(cuda) = Cuda::open() else {
         return Vec::new();
     };
     let mut opened = Vec::new();
     for ticket in tickets.iter().take(MOST_DEVICES) {
-        let pool = match peers.pool(ticket.pool()) {
+        let pool = match peers.pool((owner, ticket.pool())) {
             Some(pool) => Ok(pool),
             None => ImportedPool::open(&cuda, ticket),
         };
@@ -142,6 +169,8 @@ fn open(peers: &Peers, tickets: Vec<Ticket>) -> Vec<(u64, Arc<ImportedPool>)> {
 
 /// No host has more.
 const MOST_DEVICES: usize = 64;
+/// Nor is there so much on one.
+const MOST_POOLS: usize = 4096;
 
 fn forget_when_gone(worker: &Worker, peer: &Peer, life: NodeId) {
     let peers = worker.extension::<Peers>();
@@ -163,17 +192,26 @@ async fn introduced(caller: Introduction) -> Result<(NodeId, Introduction)> {
             tracing::debug!(error, "no CUDA device is opened for a peer");
         }
     }
-    let (opened, _) = take(&worker, &from, life, caller).await;
+    take(&worker, &from, life, caller).await;
     let peers = worker.extension::<Peers>();
-    Ok((worker.node(), introduce(&peers, from.name(), opened)))
+    Ok((worker.node(), introduce(&peers, from.name())))
+}
+
+/// Meets a third worker. Says which pools are open here then.
+#[farref::remote]
+async fn acquainted(with: Peer) -> Result<Vec<PoolId>> {
+    let (worker, ..) = who_calls()?;
+    meet(&worker, &with).await?;
+    Ok(worker.extension::<Peers>().pools())
 }
 
 /// A peer has opened these pools.
 #[farref::remote]
-async fn has_opened(pools: Vec<u64>) -> Result<()> {
+async fn has_opened(pools: Vec<PoolId>) -> Result<()> {
     let (worker, _, life) = who_calls()?;
-    let pools: Vec<u64> = pools.into_iter().take(MOST_DEVICES).collect();
-    worker.extension::<Peers>().note_opened(life, &pools);
+    worker
+        .extension::<Peers>()
+        .note_opened(life, &limited(pools));
     Ok(())
 }
 

@@ -23,19 +23,22 @@ struct State {
     /// By the name of the peer.
     maps: HashMap<Arc<str>, DeviceMap>,
     lives: HashMap<NodeId, Standing>,
-    /// The pools of others that are open here, by their numbers.
-    pools: HashMap<u64, Arc<ImportedPool>>,
+    /// The pools of others that are open here.
+    pools: HashMap<PoolId, Arc<ImportedPool>>,
 }
+
+/// A pool: whose it is, and its number there.
+pub(super) type PoolId = (NodeId, u64);
 
 /// How a worker stands to one life of another.
 #[derive(Default)]
 struct Standing {
     /// Whether they are meeting, or have met.
     has_begun: bool,
-    /// The pools that it has opened, by their numbers: of this worker, and of others.
-    opened: HashSet<u64>,
-    /// The pools of its own that are open here.
-    own: HashSet<u64>,
+    /// The pools that it has opened: of this worker, and of others.
+    opened: HashSet<PoolId>,
+    /// Those whom it was asked to meet.
+    acquainted: HashSet<NodeId>,
     /// Where it sends tensors of its devices.
     map: DeviceMap,
 }
@@ -70,14 +73,14 @@ impl Peers {
     }
 
     /// Whether a peer has opened a pool.
-    pub(super) fn has_opened(&self, life: NodeId, pool: u64) -> bool {
+    pub(super) fn has_opened(&self, life: NodeId, pool: PoolId) -> bool {
         let state = self.state();
         let standing = state.lives.get(&life);
         standing.is_some_and(|standing| standing.opened.contains(&pool))
     }
 
     /// Notes that a peer has opened these.
-    pub(super) fn note_opened(&self, life: NodeId, pools: &[u64]) {
+    pub(super) fn note_opened(&self, life: NodeId, pools: &[PoolId]) {
         let mut state = self.state();
         state.lives.entry(life).or_default().opened.extend(pools);
     }
@@ -93,7 +96,8 @@ impl Peers {
         let standing = state.lives.entry(life).or_default();
         standing.has_begun = true;
         standing.map = map;
-        standing.own.extend(pools.iter().map(|&(number, _)| number));
+        let pools = pools.into_iter();
+        let pools = pools.map(|(number, pool)| ((life, number), pool));
         state.pools.extend(pools);
     }
 
@@ -104,20 +108,30 @@ impl Peers {
         !std::mem::replace(&mut standing.has_begun, true)
     }
 
-    /// The pool with this number, if it is open here.
-    pub(super) fn pool(&self, number: u64) -> Option<Arc<ImportedPool>> {
-        self.state().pools.get(&number).cloned()
+    /// Whether a peer is to be asked to meet a third one: once.
+    pub(super) fn begin_acquainting(&self, life: NodeId, with: NodeId) -> bool {
+        let mut state = self.state();
+        let standing = state.lives.entry(life).or_default();
+        standing.acquainted.insert(with)
+    }
+
+    /// A pool, if it is open here.
+    pub(super) fn pool(&self, pool: PoolId) -> Option<Arc<ImportedPool>> {
+        self.state().pools.get(&pool).cloned()
+    }
+
+    /// All that are open here.
+    pub(super) fn pools(&self) -> Vec<PoolId> {
+        self.state().pools.keys().copied().collect()
     }
 
     /// The peer is gone: so is what was open of it, but for what is used.
     pub(super) fn forget(&self, life: NodeId) {
         let gone: Vec<_> = {
             let mut state = self.state();
-            let own = state.lives.remove(&life).map(|standing| standing.own);
-            let own = own.unwrap_or_default();
-            own.iter()
-                .filter_map(|pool| state.pools.remove(pool))
-                .collect()
+            state.lives.remove(&life);
+            let pools = state.pools.extract_if(|&(owner, _), _| owner == life);
+            pools.collect()
         };
         // The driver takes its time.
         drop(gone);

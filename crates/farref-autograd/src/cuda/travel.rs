@@ -92,7 +92,7 @@ fn share(
             let Ok(pool) = &device.pool else {
                 return Ok(None);
             };
-            if !peers.has_opened(transfer.life(), pool.ticket().pool()) {
+            if !peers.has_opened(transfer.life(), (worker.node(), pool.ticket().pool())) {
                 meeting::meet_later(peers, worker.clone(), transfer.peer(), transfer.life());
                 return Ok(None);
             }
@@ -106,6 +106,7 @@ fn share(
     let (number, kept) = peers.kept.keep(tensor, exported);
     let hold = worker.rref_to_object(KeptTensor(Box::new(kept)));
     Ok(Some(SharedMemory {
+        owner: worker.node(),
         number,
         export,
         elements,
@@ -128,6 +129,7 @@ fn hand_on(
         let is_same = alias.elements == allocation.elements;
         let whole = alias.owners_view.is_whole(alias.elements) || alias.owners_view == *view;
         let memory = SharedMemory {
+            owner: alias.owner,
             number: alias.number,
             export: Vec::new(),
             elements: alias.elements,
@@ -138,7 +140,7 @@ fn hand_on(
     });
     let (mut memory, message, is_same, is_whole) = found?;
     let owner = memory.hold.owner().ok()?;
-    let goes_home = owner.name() == transfer.peer().name();
+    let goes_home = memory.owner == transfer.life();
     let is_ours = transfer.life() == worker.node();
     if is_ours {
         // It is kept as this process's own is.
@@ -150,8 +152,9 @@ fn hand_on(
     if goes_home {
         return Some(is_whole.then_some(memory));
     }
-    if !peers.has_opened(transfer.life(), message.pool()) {
-        meeting::meet_later(peers, worker.clone(), transfer.peer(), transfer.life());
+    let (to, life) = (transfer.peer(), transfer.life());
+    if !peers.has_opened(life, (memory.owner, message.pool())) {
+        meeting::acquaint_later(peers, to, life, owner, memory.owner);
         return Some(None);
     }
     memory.export = write(&message).ok()?;
@@ -275,6 +278,7 @@ pub(crate) fn shared(
     let worker = transfer.worker();
     let peers = worker.extension::<Peers>();
     let SharedMemory {
+        owner,
         number,
         export,
         elements,
@@ -294,7 +298,7 @@ pub(crate) fn shared(
     } else {
         let message: ExportMessage =
             postcard::from_bytes(&export).map_err(|error| error.to_string())?;
-        let pool = peers.pool(message.pool());
+        let pool = peers.pool((owner, message.pool()));
         let pool = pool.ok_or("a tensor in memory that this worker has not opened")?;
         // A leaf has to be made as one: what is taken out of another is not.
         let whole = requires_grad && view.is_whole(elements);
@@ -305,7 +309,7 @@ pub(crate) fn shared(
         let row = alias::import(
             &pool,
             message,
-            (number, elements, view.clone(), hold),
+            ((owner, number), elements, view.clone(), hold),
             dtype,
             shape,
             whole,
