@@ -152,6 +152,10 @@ fn hand_on(
     if goes_home {
         return Some(is_whole.then_some(memory));
     }
+    if peers.pool((memory.owner, message.pool())).is_none() {
+        // Its owner is gone, and keeps it for nobody else.
+        return Some(None);
+    }
     let (to, life) = (transfer.peer(), transfer.life());
     if !peers.has_opened(life, (memory.owner, message.pool())) {
         meeting::acquaint_later(peers, to, life, owner, memory.owner);
