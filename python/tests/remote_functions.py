@@ -5,6 +5,7 @@ import contextvars
 import gc
 import os
 import queue
+import sys
 import threading
 import time
 
@@ -182,7 +183,9 @@ async def copies(rref):
 async def waits_for_what_has_ended(peer):
     call = peer.start(same, 1)
     done, waiting = await asyncio.wait([call])
-    assert done == {call} and not waiting
+    # Before Python 3.11 it gives tasks that await them.
+    assert done == {call} if sys.version_info >= (3, 11) else len(done) == 1
+    assert not waiting
     return call.done(), call.result(), call.exception()
 
 

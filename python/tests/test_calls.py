@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import operator
+import sys
 import threading
 import weakref
 
@@ -185,7 +186,9 @@ def test_calls_are_waited_for_as_asyncio_waits_for_others(b):
     async def main():
         never = b.start(there.waits_for_ever)
         done, waiting = await asyncio.wait([b.start(there.same, 1), never], return_when=asyncio.FIRST_COMPLETED)
-        assert [call.result() for call in done] == [1] and waiting == {never}
+        # Before Python 3.11 it gives tasks that await them.
+        is_one = waiting == {never} if sys.version_info >= (3, 11) else len(waiting) == 1
+        assert [call.result() for call in done] == [1] and is_one
         assert not never.cancelled() and never.cancel() and never.cancelled()
 
     asyncio.run(asyncio.wait_for(main(), 60))
