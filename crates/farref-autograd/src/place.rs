@@ -26,6 +26,8 @@ pub(crate) struct SharedMemory {
     pub(crate) owner: NodeId,
     /// .. and its number there.
     pub(crate) number: u64,
+    /// Tells the tensor from others that its owner sends: what is sent again and again is kept at hand.
+    pub(crate) tensor: u64,
     /// How the driver finds it; nothing if it is the receiver's own.
     pub(crate) export: Vec<u8>,
     /// How many elements there are ..

@@ -249,8 +249,9 @@ impl ImportedPool {
         Ok(memory)
     }
 
-    /// What the stream is given from now on waits for the exporter's work.
-    fn wait(&self, stream: StreamHandle) -> Result<()> {
+    /// What `stream` is given from now on waits for the work that the exporter's stream had been given before its last export. For
+    /// memory that is here already, and comes again.
+    pub fn wait(&self, stream: StreamHandle) -> Result<()> {
         let Device { driver, ordinal } = &self.device;
         Ok(driver.stream_wait(*ordinal, stream, self.event.handle)?)
     }

@@ -16,9 +16,10 @@ use farref::RRef;
 use farref::context::NodeId;
 use farref_cuda::{CudaError, ExportMessage, ImportedPool};
 
+use super::at_hand::{AtHand, Origin};
 use super::device::{self, OpenDevice};
 use super::memory::{self, Memory};
-use crate::dropping::{DROPPED, SHARED};
+use crate::dropping::{self, DROPPED, SHARED};
 use crate::place::KeptTensor;
 use crate::view::View;
 
@@ -35,6 +36,7 @@ pub(super) struct Alias {
     _pool: Arc<ImportedPool>,
     pub(super) owner: NodeId,
     pub(super) number: u64,
+    pub(super) tensor: u64,
     pub(super) message: ExportMessage,
     pub(super) elements: usize,
     /// How its owner looks at it.
@@ -46,6 +48,7 @@ pub(super) struct Alias {
 #[derive(Default)]
 struct Aliases {
     by_place: HashMap<(u32, u64), Vec<Alias>>,
+    at_hand: AtHand,
     /// Whether somebody looks after them.
     is_watched: bool,
 }
@@ -56,18 +59,28 @@ fn lock() -> MutexGuard<'static, Aliases> {
     aliases.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a tensor over memory of another process: all of it, as a row, or as a leaf of that shape. A copy, if another tensor of this
-/// process is over it already: the driver has it once, and who drops the other one would free it.
+/// Makes a tensor over memory of another process: all of it, as a row, or as a leaf of that shape.
+///
+/// If it is at hand, it is that. If another tensor of this process is over it and it is not at hand, it is a copy: the
+/// driver has it once, and who drops the other one would free it.
 pub(super) fn import(
     pool: &Arc<ImportedPool>,
     message: ExportMessage,
-    ((owner, number), elements, view, hold): ((NodeId, u64), usize, View, RRef<KeptTensor>),
+    (origin, elements, view, hold): (Origin, usize, View, RRef<KeptTensor>),
     dtype: DType,
     shape: Shape,
     is_leaf: bool,
 ) -> Result<Tensor, String> {
     let device = device::open(pool.ordinal())?;
     let text = |error: CudaError| error.to_string();
+    if !is_leaf {
+        let row = lock().at_hand.find(origin.owner, &message, dtype, elements);
+        if let Some(row) = row {
+            // What it holds by itself keeps it; the one that came now is released.
+            pool.wait(device.stream()).map_err(text)?;
+            return Ok(row);
+        }
+    }
     let memory = match pool.import(&message, device.stream()) {
         Ok(memory) => Memory::Imported(memory),
         // Another tensor is over it, and will free it.
@@ -90,8 +103,9 @@ pub(super) fn import(
     }
     let alias = Alias {
         stream,
-        owner,
-        number,
+        owner: origin.owner,
+        number: origin.number,
+        tensor: origin.tensor,
         message,
         elements,
         owners_view: view,
@@ -103,8 +117,14 @@ pub(super) fn import(
     let place = (device.ordinal, place.unwrap_or_default());
     let mut aliases = lock();
     aliases.by_place.entry(place).or_default().push(alias);
+    let dropped = match is_leaf {
+        true => None,
+        false => aliases.at_hand.came(origin, message, &tensor),
+    };
     SHARED.fetch_add(1, Ordering::Relaxed);
     watch(&mut aliases);
+    drop(aliases);
+    drop(dropped);
     Ok(tensor)
 }
 
@@ -140,6 +160,14 @@ fn release_dropped() {
     let mut pause = SOONEST;
     let mut aliases = lock();
     loop {
+        let outdated = aliases.at_hand.outdated();
+        if !outdated.is_empty() {
+            drop(aliases);
+            for tensor in outdated {
+                dropping::bind_for(&tensor);
+            }
+            aliases = lock();
+        }
         let mut gone = Vec::new();
         aliases.by_place.retain(|_, here| {
             gone.extend(here.extract_if(.., |alias| alias.stream.strong_count() == 0));

@@ -17,9 +17,9 @@ pub(super) struct Kept {
 }
 
 struct Held {
-    // After the tensor, in this order: its bytes count as exported until they are given back.
+    // In this order: memory that was given back does not count as exported any more, and another tensor may be there.
+    exported: Option<Exported>,
     tensor: Tensor,
-    _exported: Option<Exported>,
 }
 
 /// The tensors that are kept, by their numbers.
@@ -49,10 +49,7 @@ impl Table {
         let kept = Arc::new(Kept {
             number,
             table: Arc::downgrade(self),
-            held: Some(Held {
-                tensor,
-                _exported: exported,
-            }),
+            held: Some(Held { exported, tensor }),
         });
         numbers.kept.insert(number, Arc::downgrade(&kept));
         (number, kept)
@@ -94,7 +91,8 @@ impl Drop for Kept {
         if let Some(table) = self.table.upgrade() {
             table.lock().kept.remove(&self.number);
         }
-        if let Some(held) = &self.held {
+        if let Some(held) = &mut self.held {
+            drop(held.exported.take());
             dropping::bind_for(&held.tensor);
         }
     }

@@ -35,7 +35,8 @@
 //! dropped.
 //!
 //! The memory is the same on both sides: whoever changes it in place changes it for all. Tensors below 64 KiB are copied,
-//! which takes less than sharing them does; and so is, on the device, what is sent to a process again while that still has it.
+//! which takes less than sharing them does. A tensor that comes for the second time is kept at hand for a second after it came last, so that
+//! it need not be mapped again: so long its owner keeps its memory, too.
 //!
 //! # Invariants
 //!
@@ -45,6 +46,7 @@
 //! - **CT-4** Nothing that a peer says of its memory is believed unchecked.
 
 mod alias;
+mod at_hand;
 mod device;
 mod device_map;
 mod kept;

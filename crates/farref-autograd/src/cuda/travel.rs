@@ -1,5 +1,6 @@
 //! Tensors on CUDA devices, on their way out and in.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use candle_core::{DType, Device, Shape, Tensor as CandleTensor};
 use farref::{Buffer, Source, Transfer, Width, Worker};
 use farref_cuda::{CudaError, Download, ExportMessage};
 
+use super::at_hand::Origin;
 use super::device::{self, OpenDevice};
 use super::device_map::Target;
 use super::memory::{self, Allocation};
@@ -69,6 +71,7 @@ fn share(
     {
         return Ok(memory);
     }
+    let identity = identity_of(tensor);
     // Without its graph, which would otherwise live for as long as the peer has it.
     let (tensor, allocation, view) = match view {
         Some(view) => (tensor.detach(), allocation, view),
@@ -108,11 +111,19 @@ fn share(
     Ok(Some(SharedMemory {
         owner: worker.node(),
         number,
+        tensor: identity,
         export,
         elements,
         view,
         hold: hold.map_err(|error| error.to_string())?,
     }))
+}
+
+/// Tells a tensor of this process from others.
+fn identity_of(tensor: &CandleTensor) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    tensor.id().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Memory of another process, for a third one or for its owner. Nothing if it is not another's; none in that if it has to be
@@ -131,6 +142,7 @@ fn hand_on(
         let memory = SharedMemory {
             owner: alias.owner,
             number: alias.number,
+            tensor: alias.tensor,
             export: Vec::new(),
             elements: alias.elements,
             view: view.clone(),
@@ -284,6 +296,7 @@ pub(crate) fn shared(
     let SharedMemory {
         owner,
         number,
+        tensor: identity,
         export,
         elements,
         view,
@@ -313,7 +326,16 @@ pub(crate) fn shared(
         let row = alias::import(
             &pool,
             message,
-            ((owner, number), elements, view.clone(), hold),
+            (
+                Origin {
+                    owner,
+                    number,
+                    tensor: identity,
+                },
+                elements,
+                view.clone(),
+                hold,
+            ),
             dtype,
             shape,
             whole,

@@ -4,6 +4,7 @@
 mod gradients;
 mod group;
 mod memory;
+mod times;
 mod values;
 
 use std::process::ExitCode;
@@ -14,6 +15,15 @@ use libtest_mimic::{Arguments, Failed, Trial};
 fn main() -> ExitCode {
     if let Ok(role) = std::env::var(group::ROLE) {
         return match group::in_runtime(group::be_worker(&role)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("{error:?}");
+                ExitCode::FAILURE
+            }
+        };
+    }
+    if std::env::args().nth(1).as_deref() == Some("times") {
+        return match group::in_runtime(times::measure()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("{error:?}");
@@ -44,6 +54,7 @@ fn main() -> ExitCode {
         values::a_map_says_where_tensors_arrive,
         values::a_device_that_is_not_there_is_an_error_that_names_both_sides,
         values::a_tensor_that_comes_home_is_the_one_that_left,
+        values::a_tensor_that_is_sent_again_and_again_is_shared_each_time,
         memory::shared_tensors_take_no_memory_of_the_receiver,
         memory::ct1_memory_is_kept_until_its_last_user_has_let_go,
         memory::ct1_what_a_killed_peer_used_is_released,

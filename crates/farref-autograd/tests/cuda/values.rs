@@ -5,7 +5,7 @@ use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::cuda::{self, DeviceMap, map_devices};
 use farref_autograd::{Error, Tensor};
 
-use crate::group::{Processes, counting, echo, sum};
+use crate::group::{Processes, counting, echo, filled, sum};
 
 const TYPES: [DType; 9] = [
     DType::U8,
@@ -173,5 +173,26 @@ pub(crate) async fn a_tensor_that_comes_home_is_the_one_that_left() -> Result<()
     same(&back, &tensor)?;
     ensure!(cuda::usage().imported == before.imported);
     drop((tensor, back));
+    group.finish().await
+}
+
+/// What is sent for the second time is kept at hand: it is the same memory, however often it comes, and goes in the end.
+pub(crate) async fn a_tensor_that_is_sent_again_and_again_is_shared_each_time() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    let tensor = filled(3.0, 64 << 20)?;
+    for round in 0..50 {
+        // It changes in between, and who gets it sees that.
+        let other = (&*filled(round as f32, 1 << 20)? + 1.0)?;
+        tensor.slice_set(&other, 0, 0)?;
+        let (is_cuda, all) = sum::on(&peer, tensor.clone()).await?;
+        let expected =
+            3.0 * f64::from((64 << 20) - (1 << 20)) + f64::from(round + 1) * f64::from(1 << 20);
+        ensure!(
+            is_cuda && all == expected,
+            "round {round}: {all}, not {expected}"
+        );
+    }
+    drop(tensor);
     group.finish().await
 }
