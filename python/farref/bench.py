@@ -1,8 +1,8 @@
 """What calls, references and large arrays cost from Python, beside ``torch.distributed.rpc`` where there is a torch.
 
-``python -m farref.bench`` starts two processes of its own on this host, for farref, for torch and for the same program of torch's on
-farref (``farref.torch``), and prints all in one table, with the ratios to torch. Figures differ from minute to minute on a machine that does other things: only what is side by side is
-worth comparing.
+``python -m farref.bench`` starts two processes of its own on this host, for torch, for farref and for the same program of torch's on
+farref (``farref.torch``), in turns, and prints the medians of all turns in one table, with the medians of the ratios to torch. Figures
+differ from minute to minute on a machine that does other things: only what is side by side is worth comparing.
 """
 
 import argparse
@@ -172,18 +172,34 @@ def _run(what, rounds):
         return json.loads(said[0].splitlines()[-1])
 
 
-def _cell(figure):
-    return "-" if figure is None else f"{figure:,.1f}"
+def _figure(turns, system, name):
+    """The median of all turns."""
+    figures = [turn[system][name] for turn in turns if turn.get(system, {}).get(name) is not None]
+    return f"{statistics.median(figures):,.1f}" if figures else "-"
 
 
-def _ratio(ours, theirs):
-    return f"{ours / theirs:.2f}" if ours is not None and theirs else "-"
+def _ratio(turns, system, name):
+    """The median of the ratios to torch in the same turn: what disturbs a turn disturbs both."""
+    ratios = [
+        turn[system][name] / turn["torch"][name]
+        for turn in turns
+        if "torch" in turn and turn[system].get(name) is not None and turn["torch"].get(name)
+    ]
+    return f"{statistics.median(ratios):.2f}" if ratios else "-"
+
+
+def _at_least_one(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few: at least 1")
+    return number
 
 
 def main():
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m farref.bench", description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=2000, help="how many calls are timed (2000)")
+    parser.add_argument("--rounds", type=_at_least_one, default=2000, help="how many calls are timed in a turn (2000)")
+    parser.add_argument("--turns", type=_at_least_one, default=3, help="how often each system has its turn (3)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     for hidden in ("--role", "--place"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -195,24 +211,25 @@ def main():
         of = _of_farref if arguments.role == "farref" else _of_torch
         print(json.dumps(of(arguments.rank, arguments.place, arguments.rounds)))
         return
-    figures = {"farref": _run("farref", arguments.rounds)}
     try:
         import torch.distributed.rpc as rpc
 
         has_torch = hasattr(rpc, "init_rpc")
     except ImportError:
         has_torch = False
-    if has_torch:
-        figures["torch"] = _run("torch", arguments.rounds)
-        figures["farref.torch"] = _run("farref.torch", arguments.rounds)
+    systems = ["torch", "farref", "farref.torch"] if has_torch else ["farref"]
+    turns = []
+    for turn in range(1, arguments.turns + 1):
+        print(f"turn {turn} of {arguments.turns}", file=sys.stderr)
+        turns.append({system: _run(system, arguments.rounds) for system in systems})
     if arguments.json:
-        print(json.dumps(figures))
+        print(json.dumps(turns))
         return
     print(f"{'':40}{'torch':>12}{'farref':>12}{'ratio':>8}{'farref.torch':>14}{'ratio':>8}")
     for name, unit, _ in MEASURES:
-        theirs, ours, under = (figures.get(who, {}).get(name) for who in ("torch", "farref", "farref.torch"))
-        row = f"{name + ', ' + unit:40}{_cell(theirs):>12}{_cell(ours):>12}{_ratio(ours, theirs):>8}"
-        print(f"{row}{_cell(under):>14}{_ratio(under, theirs):>8}")
+        theirs, ours, under = (_figure(turns, system, name) for system in ("torch", "farref", "farref.torch"))
+        row = f"{name + ', ' + unit:40}{theirs:>12}{ours:>12}{_ratio(turns, 'farref', name):>8}"
+        print(f"{row}{under:>14}{_ratio(turns, 'farref.torch', name):>8}")
     if not has_torch:
         print("there is no torch with RPC in this Python: nothing to compare with")
 

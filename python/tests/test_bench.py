@@ -9,12 +9,26 @@ from processes import environment
 
 
 def test_the_benchmark_has_a_figure_for_each_measure():
-    command = [sys.executable, "-m", "farref.bench", "--rounds", "20", "--json"]
+    command = [sys.executable, "-m", "farref.bench", "--rounds", "20", "--turns", "2", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
     assert ran.returncode == 0, ran.stderr
-    figures = json.loads(ran.stdout.splitlines()[-1])
+    turns = json.loads(ran.stdout.splitlines()[-1])
+    assert len(turns) == 2
     measured = [name for name, _, _ in bench.MEASURES]
-    # Arrays need numpy, and autograd needs torch.
-    assert set(measured[:4]) <= set(figures["farref"]) <= set(measured[:5])
-    assert all(set(figures[who]) == set(measured) for who in set(figures) - {"farref"})
-    assert all(figure > 0 for who in figures.values() for figure in who.values())
+    for figures in turns:
+        # Arrays need numpy, and autograd needs torch.
+        assert set(measured[:4]) <= set(figures["farref"]) <= set(measured[:5])
+        assert all(set(figures[who]) == set(measured) for who in set(figures) - {"farref"})
+        assert all(figure > 0 for who in figures.values() for figure in who.values())
+
+
+def test_figures_and_ratios_are_medians_of_the_turns():
+    turns = [
+        {"torch": {"empty call": 100.0}, "farref": {"empty call": 20.0}},
+        {"torch": {"empty call": 300.0}, "farref": {"empty call": 30.0}},
+        {"torch": {"empty call": 100.0}, "farref": {"empty call": 90.0}},
+    ]
+    assert bench._figure(turns, "farref", "empty call") == "30.0"
+    assert bench._ratio(turns, "farref", "empty call") == "0.20"
+    assert bench._figure(turns, "farref.torch", "empty call") == "-"
+    assert bench._ratio([{"farref": {"empty call": 1.0}}], "farref", "empty call") == "-"
