@@ -48,6 +48,10 @@ def test_a_killed_worker_does_not_hang_the_shutdown(tmp_path):
     run("killed", 3, tmp_path, dies=[2])
 
 
+def test_a_call_that_is_carried_out_when_its_worker_ends_is_answered(tmp_path):
+    run("answered_at_the_end", 2, tmp_path)
+
+
 def test_what_a_dead_worker_held_is_freed(tmp_path):
     run("held_by_the_dead", 2, tmp_path, dies=[1])
 

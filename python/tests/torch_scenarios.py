@@ -147,6 +147,24 @@ def killed():
 kept = []
 
 
+ENDS = threading.Event()
+
+
+def says_that_its_worker_ends():
+    ENDS.set()
+    time.sleep(0.3)
+    return "the end"
+
+
+def answered_at_the_end():
+    join()
+    if RANK == 0:
+        assert rpc.rpc_sync("worker1", says_that_its_worker_ends) == "the end"
+    else:
+        ENDS.wait()
+    rpc.shutdown(graceful=False)
+
+
 def keep(value):
     kept.append(value)
 

@@ -292,13 +292,24 @@ class TensorPipeAgent(RpcAgent):
             raise RuntimeError(f"the shutdown of {self._info.name} is not complete: {error}") from error
 
     def shutdown(self):
-        """Ends this worker, with or without the others."""
+        """Ends this worker, with or without the others. Who has called it gets an answer that is on its way, if that does not take long."""
         from . import _rref
 
         self._started.set()
         _rref.release_all(self)
         if self._worker.is_member:
+            until = time.monotonic() + _LAST_ANSWERS
+            while self._owes_answers() and time.monotonic() < until:
+                time.sleep(0.005)
             self._worker.crash()
+
+    def _owes_answers(self):
+        peers = self._worker.snapshot()["peers"]
+        return any(peer["status"] == "alive" and (peer["calls_served"] or peer["queued_messages"]) for peer in peers)
+
+
+# Seconds. PyTorch waits for the functions that others have called for as long as they take.
+_LAST_ANSWERS = 1.0
 
 
 def _address(init_method):
