@@ -65,6 +65,10 @@ class TensorPipeAgent(RpcAgent):
         self._store = store
         self._info = WorkerInfo(name, worker_id)
         self._options = opts
+        # Which devices tensors go to, by worker: those of calls, and those of answers. None: there are no maps.
+        self._maps = {to: known for to, known in opts.device_maps.items() if known} or None
+        self._maps_back = {to: known for to, known in (reverse_device_maps or {}).items() if known} or None
+        self._devices = list(devices or ())
         self._timeout = opts.rpc_timeout
         self._is_static = bool(world_size)
         self._lock = threading.Lock()
@@ -204,6 +208,10 @@ class TensorPipeAgent(RpcAgent):
             with self._lock:
                 self._infos[worker_info.name] = worker_info
                 self._ids[worker_info.id] = worker_info
+                # As PyTorch has it: what is known already stays.
+                maps = {**{to: known for to, known in reverse_device_map.items() if known}, **(self._maps_back or {})}
+                self._maps_back = maps or None
+                self._devices += [device for device in my_devices if device not in self._devices]
             self._worker.peer(worker_info.name, wait=self._timeout or 60.0)
         else:
             self._forget(worker_info.name)
@@ -399,6 +407,16 @@ def get_current_rpc_agent():
     if _current is None:
         raise RuntimeError("Current RPC agent is not set! Did you initialize the RPC framework (e.g. by calling `rpc.init_rpc`)?")
     return _current
+
+
+def devices():
+    """The devices that results may be on; None: none but the CPU."""
+    return None if _current is None else _current._devices or None
+
+
+def maps_back():
+    """Which devices tensors of answers go to, by worker; None: there are no maps."""
+    return None if _newest is None else _newest._maps_back
 
 
 def started():

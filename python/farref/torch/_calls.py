@@ -11,10 +11,19 @@ from . import _agent, _edges, _grad, _rref, _tensors
 
 
 def __getattr__(name):
-    """``Future``, PyTorch's class: it is not there yet when PyTorch imports this."""
-    if name == "Future":
-        return torch.futures.Future
-    raise AttributeError(name)
+    """``Future``, PyTorch's class, for results of calls: it is not there yet when PyTorch imports this."""
+    if name != "Future":
+        raise AttributeError(name)
+
+    class Future(torch.futures.Future):
+        """One of PyTorch's. It knows of the devices of this worker, so that callbacks run on streams which wait for results."""
+
+        def __init__(self):
+            super().__init__(devices=_agent.devices())
+
+    Future.__module__, Future.__qualname__ = "torch.futures", "Future"
+    globals()["Future"] = Future
+    return Future
 
 
 class _Local(threading.local):
@@ -65,18 +74,18 @@ def _internal():
 # Messages: a pickle; tensors, references and seconds to wait beside it; what autograd says.
 
 
-def _beside(tensors, to, late=None):
+def _beside(tensors, to, late=None, maps=None, is_answer=False):
     forks, _local.forks = _local.forks, None
     if not tensors and forks is None and not late:
         return None
-    return _tensors.pack(tensors, to), forks, late
+    return _tensors.pack(tensors, to, maps, is_answer), forks, late
 
 
 def message_of(value, to, later=False):
     """An answer."""
     pickle, tensors = _internal().serialize(value)
     grad = None if _grad.current_id() is None else _grad.leaving(tensors, to, False, later)
-    return pickle, _beside(tensors, to), grad
+    return pickle, _beside(tensors, to, None, _agent.maps_back(), True), grad
 
 
 def value_of(pickle, beside, grad, sender):
@@ -130,7 +139,7 @@ def _python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyncExecut
     seconds = agent._seconds(rpcTimeoutSeconds)
     context, late = _grad.current_id(), agent._late and agent._late(kind)
     grad = None if context is None else _grad.leaving(tensors, dst._id, kind == "PYTHON_CALL")
-    beside = _beside(tensors, dst._name, late) if tensors or late or _local.forks is not None else None
+    beside = _beside(tensors, dst._name, late, agent._maps) if tensors or late or _local.forks is not None else None
     try:
         if agent._looks:
             agent._before_sending(dst, kind, pickledPythonUDF)
@@ -157,7 +166,7 @@ def _remote_python_udf(dst, pickledPythonUDF, tensors, rpcTimeoutSeconds, isAsyn
     agent = _agent.get_current_rpc_agent()
     seconds = agent._seconds(rpcTimeoutSeconds)
     grad = None if _grad.current_id() is None else _grad.leaving(tensors, dst._id, kind == "PYTHON_REMOTE_CALL")
-    beside = _beside(tensors, dst._name, agent._late and agent._late(kind))
+    beside = _beside(tensors, dst._name, agent._late and agent._late(kind), agent._maps)
     try:
         if agent._looks:
             agent._before_sending(dst, kind, pickledPythonUDF)

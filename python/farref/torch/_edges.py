@@ -8,12 +8,47 @@ import torch
 
 
 class _Running(threading.local):
-    """The part of a pass that runs on a thread."""
+    """The part of a pass that runs on a thread, and the streams that gradients have come on which leave it."""
 
-    now = None
+    now = streams = None
 
 
 running = _Running()
+
+
+class run_by:
+    """Code that runs a part of a pass. All of it runs on this thread, also what PyTorch would do on threads of its devices: functions ask
+    which pass they are part of."""
+
+    __slots__ = ("_now", "_before", "_alone")
+
+    def __init__(self, now):
+        self._now = now
+
+    def __enter__(self):
+        self._before = running.now, running.streams
+        running.now, running.streams = self._now, None
+        self._alone = None
+        if torch.cuda.is_initialized() and hasattr(torch.autograd, "set_multithreading_enabled"):  # since PyTorch 2.0
+            self._alone = torch.autograd.set_multithreading_enabled(False)
+            self._alone.__enter__()
+
+    def __exit__(self, *raised):
+        streams = running.streams
+        running.now, running.streams = self._before
+        if self._alone is not None:
+            self._alone.__exit__(*raised)
+            for stream in streams or ():
+                # What this thread does with the gradients comes after what has made them.
+                torch.cuda.current_stream(stream.device).wait_stream(stream)
+
+
+def _note_streams(gradients):
+    for gradient in gradients:
+        if gradient is not None and gradient.is_cuda:
+            if running.streams is None:
+                running.streams = set()
+            running.streams.add(torch.cuda.current_stream(gradient.device))
 
 
 class Names:
@@ -63,6 +98,7 @@ def _recv_backward(ctx, *gradients):
         raise RuntimeError(
             "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
         )
+    _note_streams(gradients)
     now.received(ctx.arrived, gradients)
     return None, None
 
@@ -186,11 +222,13 @@ def make_left():
 class Sent:
     """Tensors that have left in a message. ``later``: their function is made when that has gone out, while its receiver is at it."""
 
-    __slots__ = ("_output", "_tensors", "_entries", "_ends")
+    __slots__ = ("_output", "_tensors", "_entries", "_ends", "_devices")
 
     def __init__(self, tensors, later=False):
         self._output = self._entries = self._ends = None
         self._tensors = tensors
+        # None: the CPU.
+        self._devices = None if all([tensor.is_cpu for tensor in tensors]) else [tensor.device for tensor in tensors]
         if later:
             _left.append(self)
         else:
@@ -227,6 +265,14 @@ class Sent:
             else:
                 self._entries = self.node.saved_tensors
         return self._entries
+
+    def at_home(self, gradients):
+        """Gradients, each on the device that its tensor has left."""
+        if self._devices is not None:
+            return [gradient if gradient is None else gradient.to(to) for gradient, to in zip(gradients, self._devices)]
+        if all([gradient is None or gradient.is_cpu for gradient in gradients]):
+            return gradients
+        return [gradient if gradient is None else gradient.cpu() for gradient in gradients]
 
     def ends(self):
         """Where they lead to in the end."""

@@ -73,9 +73,7 @@ def _run(now, entries, gradients, inputs, retain):
     if len(wanting) < len(inputs):
         found = iter(_run(now, entries, gradients, wanting, retain) if wanting else ())
         return [next(found) if getattr(wants, "requires_grad", True) else None for wants in inputs]
-    running = _edges.running
-    before, running.now = running.now, now
-    try:
+    with _edges.run_by(now):
         return torch.autograd.Variable._execution_engine.run_backward(
             entries,
             gradients,
@@ -85,8 +83,6 @@ def _run(now, entries, gradients, inputs, retain):
             True,  # allow_unreachable
             accumulate_grad=False,
         )
-    finally:
-        running.now = before
 
 
 class Graph:
@@ -146,7 +142,7 @@ class Graph:
         """The gradients of a message that they were expected for."""
         self._expected.remove(message)
         sent = self._unfed.pop(message)
-        for entry, (node, _), gradient in zip(sent.entries(), sent.edges, gradients):
+        for entry, (node, _), gradient in zip(sent.entries(), sent.edges, sent.at_home(gradients)):
             if gradient is not None:
                 self._goes_on(entry, node, gradient)
         self._unblock(sent)

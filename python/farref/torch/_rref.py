@@ -6,7 +6,7 @@ import time
 import weakref
 from datetime import timedelta
 
-from farref import _core, _errors
+from farref import _core, _cuda, _errors
 
 from . import _agent, _calls, _grad
 from ._options import UNSET_RPC_TIMEOUT
@@ -328,7 +328,8 @@ def shared(agent):
     found = []
     for reference in agent._worker.snapshot()["references"]:
         others = [holder for holder in reference["holders"] if holder != me]
-        if reference["owner"] == me and others:
+        # Memory of tensors that is being copied is nothing that the program refers to.
+        if reference["owner"] == me and others and reference["id"] not in _cuda.lent:
             found.append((reference["id"], others))
     return found
 

@@ -6,6 +6,7 @@ import pickle
 import torch
 from farref import _core
 
+QUANTIZED = "quantized tensors cannot be sent: send tensor.int_repr(), its scale and its zero point"
 # A view is copied before it is sent if so many bytes of others would come along.
 _SPARED = 8192
 
@@ -20,17 +21,22 @@ class Packed:
 
     def __reduce_ex__(self, protocol):
         tensor = self.tensor
-        wants = tensor.requires_grad
-        tensor = tensor.detach()
         if tensor.layout is torch.strided:
-            return _dense, _described(tensor, wants)
-        if tensor.layout is torch.sparse_coo:
-            parts = Packed(tensor._indices()), Packed(tensor._values())
-            return _coo, (*parts, tuple(tensor.size()), tensor.is_coalesced(), wants)
-        if tensor.layout is torch.sparse_csr:
-            parts = Packed(tensor.crow_indices()), Packed(tensor.col_indices()), Packed(tensor.values())
-            return _csr, (*parts, tuple(tensor.size()), wants)
-        raise RuntimeError(f"tensors of layout {tensor.layout} cannot be sent: make them strided or sparse_coo")
+            return _dense, _described(tensor.detach(), tensor.requires_grad)
+        return reduced_parts(tensor, Packed)
+
+
+def reduced_parts(tensor, packed):
+    """How a tensor is pickled that consists of others. ``packed``: how those are."""
+    wants = tensor.requires_grad
+    tensor = tensor.detach()
+    if tensor.layout is torch.sparse_coo:
+        parts = packed(tensor._indices()), packed(tensor._values())
+        return _coo, (*parts, tuple(tensor.size()), tensor.is_coalesced(), wants)
+    if tensor.layout is torch.sparse_csr:
+        parts = packed(tensor.crow_indices()), packed(tensor.col_indices()), packed(tensor.values())
+        return _csr, (*parts, tuple(tensor.size()), wants)
+    raise RuntimeError(f"tensors of layout {tensor.layout} cannot be sent: make them strided or sparse_coo")
 
 
 # Smaller ones are copied into the message: that is cheaper than lending their memory.
@@ -46,18 +52,33 @@ _PLAIN = {dtype: (place, _KINDS[place][1]) for dtype, place in _PLACES.items() i
 _strided = torch.strided
 
 
-def pack(tensors, to):
-    """Tensors for a worker: plain values, and memory that is lent."""
-    return [_packed(tensor, to) for tensor in tensors]
+def pack(tensors, to, maps=None, is_answer=False):
+    """Tensors for a worker, by its name or id: plain values, and memory that is lent. ``maps``: which devices they go to."""
+    if maps is not None:
+        return _devices().pack(tensors, to, maps, is_answer)
+    return [packed(tensor, to, is_answer) for tensor in tensors]
 
 
-def _packed(tensor, to):
+def pack_gradients(gradients):
+    """The same for gradients, which find their devices by themselves."""
+    return [packed(gradient, None) if gradient.is_cpu else _devices().of_gradient(gradient) for gradient in gradients]
+
+
+def pack_gradient(gradient):
+    """A gradient that is pickled by itself."""
+    return Packed(gradient) if gradient.is_cpu else _devices().of_gradient(gradient)
+
+
+def _devices():
+    from . import _devices
+
+    return _devices
+
+
+def packed(tensor, to, is_answer=False):
+    """A tensor that stays on the CPU."""
     if not tensor.is_cpu:
-        raise RuntimeError(
-            "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before "
-            "sending them over RPC, or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure "
-            f"device mapping. Request device mapping is not available for destination {to}"
-        )
+        raise _devices().refused(tensor, to, is_answer)
     plain = _PLAIN.get(tensor.dtype)
     if plain is None or tensor.layout is not _strided or not tensor.is_contiguous() or tensor.is_neg():
         place = _PLACES.get(tensor.dtype)
@@ -108,7 +129,7 @@ def _memory(tensor, nbytes):
 
 def _described(tensor, wants):
     if tensor.is_quantized:
-        raise RuntimeError("quantized tensors cannot be sent: send tensor.int_repr(), its scale and its zero point")
+        raise RuntimeError(QUANTIZED)
     if tensor.is_conj():
         tensor = tensor.resolve_conj()
     if tensor.is_neg():

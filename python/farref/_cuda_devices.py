@@ -1,0 +1,157 @@
+"""What is asked of the driver and of torch to share memory of CUDA devices: handles, events, tensors of others' memory.
+
+torch allocates with ``cudaMalloc``, whose memory the driver gives handles of. Where it does not (``expandable_segments``), the driver
+refuses, and tensors are copied.
+"""
+
+import contextlib
+import ctypes
+import pathlib
+
+import torch
+
+# Which allocation a pointer is of: one that has the address of another before has another number.
+_BUFFER_ID = 7
+# Memory of other processes on other devices can be reached, too.
+_PEER_ACCESS = 1
+# So many handles are remembered.
+_MOST = 4096
+
+
+class _Handle(ctypes.Structure):
+    _fields_ = [("bytes", ctypes.c_ubyte * 64)]
+
+
+class Platform:
+    """This process's devices."""
+
+    def __init__(self):
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        torch.cuda.init()
+        # Containers may have a host in common and not see each other's memory: who cannot open it gets a copy.
+        self.host = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._contexts = [self._context(device) for device in range(torch.cuda.device_count())]
+        self._uuids = [self._uuid(device) for device in range(torch.cuda.device_count())]
+        self._visible = {uuid: device for device, uuid in enumerate(self._uuids)}
+        self._handles, self._events, self._opened, self._side = {}, {}, {}, {}
+
+    def _ask(self, function, *args):
+        status = getattr(self._driver, function)(*args)
+        if status != 0:
+            raise RuntimeError(f"{function} failed: error {status} of CUDA's driver")
+
+    def _ordinal(self, device):
+        ordinal = ctypes.c_int()
+        self._ask("cuDeviceGet", ctypes.byref(ordinal), device)
+        return ordinal
+
+    def _context(self, device):
+        """The context that torch uses, too."""
+        context = ctypes.c_void_p()
+        self._ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._ordinal(device))
+        return context
+
+    def _uuid(self, device):
+        uuid = (ctypes.c_ubyte * 16)()
+        self._ask("cuDeviceGetUuid_v2", uuid, self._ordinal(device))
+        return bytes(uuid)
+
+    @contextlib.contextmanager
+    def _on(self, device):
+        self._ask("cuCtxPushCurrent_v2", self._contexts[device])
+        try:
+            yield
+        finally:
+            self._ask("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def uuid(self, device):
+        """Which GPU a device is."""
+        return self._uuids[device]
+
+    def visible(self, uuid):
+        """Which device that GPU is here, if any."""
+        return self._visible.get(uuid)
+
+    # Memory
+
+    def export(self, device, pointer):
+        """A handle of the memory that a pointer is in, where in it, and the number of the allocation."""
+        base, size, number = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_uint64()
+        with self._on(device):
+            self._ask("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(pointer))
+            self._ask("cuPointerGetAttribute", ctypes.byref(number), _BUFFER_ID, ctypes.c_uint64(pointer))
+            known = self._handles.get(base.value)
+            if known is None or known[0] != number.value:
+                handle = _Handle()
+                self._ask("cuIpcGetMemHandle", ctypes.byref(handle), base)
+                known = number.value, bytes(handle.bytes)
+                if len(self._handles) >= _MOST:
+                    self._handles.clear()
+                self._handles[base.value] = known
+        return known[1], pointer - base.value, known[0]
+
+    def open(self, handle, device):
+        """Maps the memory of a handle: where it is, and how large."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        with self._on(device):
+            given = _Handle.from_buffer_copy(handle)
+            self._ask("cuIpcOpenMemHandle_v2", ctypes.byref(base), given, ctypes.c_uint(_PEER_ACCESS))
+            self._ask("cuMemGetAddressRange_v2", None, ctypes.byref(size), base)
+        return base.value, size.value
+
+    def close(self, base, device):
+        """Unmaps it."""
+        with self._on(device):
+            self._ask("cuIpcCloseMemHandle", ctypes.c_uint64(base))
+
+    def alias(self, lease):
+        """A tensor of bytes in memory that is mapped. It keeps the lease."""
+        return torch.as_tensor(lease, device=torch.device("cuda", lease.device))
+
+    # Order
+
+    def record(self, device):
+        """A handle of an event after all that this thread's stream has to do. Each stream has one, which moves on with it: who waits for
+        an earlier time waits a little longer."""
+        stream = torch.cuda.current_stream(device)
+        known = self._events.get((device, stream.cuda_stream))
+        if known is None:
+            event = torch.cuda.Event(interprocess=True)
+            event.record(stream)
+            known = event, bytes(event.ipc_handle())
+            # No process opens what it has made itself.
+            self._opened[known[1]] = event
+            self._events[device, stream.cuda_stream] = known
+        else:
+            known[0].record(stream)
+        return known[1]
+
+    def wait(self, device, handle):
+        """This thread's stream waits for an event."""
+        event = self._opened.get(handle)
+        if event is None:
+            event = self._opened[handle] = torch.cuda.Event.from_ipc_handle(torch.device("cuda", device), handle)
+        torch.cuda.current_stream(device).wait_event(event)
+
+    def done(self, device):
+        """An event after all that this thread's stream has to do."""
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
+    def aside(self, device):
+        """Code that works on a stream of its own: it waits for nothing that others have to do."""
+        side = self._side.get(device)
+        if side is None:
+            side = self._side[device] = torch.cuda.Stream(device)
+        return torch.cuda.stream(side)
+
+    def settle(self, done, tensor):
+        """Waits until a tensor is there that was made aside."""
+        done.synchronize()
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+    def synchronize(self, device):
+        """Waits for all that the device has to do."""
+        torch.cuda.synchronize(device)

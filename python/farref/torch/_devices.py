@@ -1,0 +1,75 @@
+"""Tensors on CUDA devices in PyTorch's calls: which device they go to, and how they travel.
+
+Where they go is what PyTorch's device maps say: those of the caller for calls, and the other way round for answers. Gradients go where their
+tensors came from, which the receiver knows (:meth:`_edges.Sent.at_home`). What arrives is a copy, as with PyTorch: who changes it
+changes nothing of the sender's. How it gets there is farref's matter (:mod:`farref._cuda`): on the same GPU it is copied once, there.
+"""
+
+import torch
+from farref import _cuda
+
+from . import _agent, _tensors
+
+
+def refused(tensor, to, is_answer):
+    """The error of a tensor that no map says anything about, in PyTorch's words."""
+    if not isinstance(to, str):
+        to = _agent.get_current_rpc_agent().get_worker_info(to).name
+    return RuntimeError(
+        "TensorPipe RPC backend only supports CPU tensors by default, please move your tensors to CPU before sending them over RPC, "
+        "or call `set_device_map` on `TensorPipeRpcBackendOptions` to explicitly configure device mapping. "
+        f"{'Response' if is_answer else 'Request'} device mapping is not available for destination {to} for device {tensor.device} "
+        "but received a tensor on that device."
+    )
+
+
+def pack(tensors, to, maps, is_answer):
+    """Tensors for a worker, of one that has maps."""
+    if not isinstance(to, str):
+        to = _agent.get_current_rpc_agent().get_worker_info(to).name
+    way = maps.get(to) or {}
+    packed = []
+    for tensor in tensors:
+        target = way.get(tensor.device)
+        if target is None and not tensor.is_cpu:
+            raise refused(tensor, to, is_answer)
+        if tensor.is_cpu and (target is None or target.type == "cpu"):
+            packed.append(_tensors.packed(tensor, to, is_answer))
+        else:
+            packed.append(Moved(tensor, None if target.type == "cpu" else target.index, is_answer))
+    return packed
+
+
+class Moved:
+    """A tensor that is going to be pickled, and to arrive on a device. What is unpickled is the tensor, there."""
+
+    __slots__ = ("tensor", "target", "is_answer")
+
+    def __init__(self, tensor, target, is_answer):
+        self.tensor = tensor
+        self.target = target
+        self.is_answer = is_answer
+
+    def _part(self, tensor):
+        return Moved(tensor, self.target, self.is_answer)
+
+    def __reduce_ex__(self, protocol):
+        tensor = self.tensor
+        if tensor.layout is not torch.strided:
+            return _tensors.reduced_parts(tensor, self._part)
+        if tensor.is_quantized:
+            raise RuntimeError(_tensors.QUANTIZED)
+        # Nobody maps what is to be on the CPU.
+        keeper = None if self.target is None else _agent.get_current_rpc_agent()._worker
+        return _arrived, (*_cuda.described(tensor, keeper), self.target, self.is_answer, tensor.requires_grad)
+
+
+def _arrived(elements, dtype, size, stride, target, is_answer, wants):
+    # Whoever waits for an answer may use it on any stream.
+    tensor = _cuda.arrived(elements, dtype, size, stride, target, is_own=True, is_settled=is_answer)
+    return tensor.requires_grad_() if wants else tensor
+
+
+def of_gradient(gradient):
+    """A gradient that is going to be pickled."""
+    return Moved(gradient, _cuda.ANYWHERE, False)
