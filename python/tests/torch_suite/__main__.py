@@ -4,15 +4,17 @@
     python -m torch_suite RpcTest DistAutogradTest   # these classes
     python -m torch_suite RpcTest.test_add           # these tests
     python -m torch_suite --write expected.json ..   # writes down what came out
+    python -m torch_suite --cuda --jobs 4            # those with tensors on GPUs instead, on a machine that has one, four at a time
 
 No test is changed, left out or patched. What is expected is in ``expected/<version of torch>.json``: for each test "passed",
-"skipped" (by PyTorch itself), or why it cannot pass. Exit status 1 if anything is worse than expected.
+"skipped" (by PyTorch itself), or why it cannot pass; with ``--cuda`` in ``<version of torch>-cuda.json``, of a machine with one GPU. Exit status 1 if anything is worse than expected.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
@@ -27,15 +29,20 @@ PREFIXES = ("TensorPipe", "Faulty")
 PATIENCE = "120"
 
 
-def collected():
+def collected(on_gpus):
     """The names of all tests, by class."""
     import unittest
 
-    from . import tensorpipe
-    from . import faulty
+    if on_gpus:
+        from . import cuda
 
+        classes = cuda.CLASSES
+    else:
+        from . import tensorpipe
+        from . import faulty
+
+        classes = {**tensorpipe.CLASSES, **faulty.CLASSES}
     loader = unittest.TestLoader()
-    classes = {**tensorpipe.CLASSES, **faulty.CLASSES}
     return {name: loader.getTestCaseNames(of) for name, of in classes.items()}
 
 
@@ -96,8 +103,11 @@ def wanted(arguments, tests):
     return chosen
 
 
-def outcomes(chosen, again):
-    """Runs them, class by class, and what fails up to so many times more."""
+def outcomes(chosen, again, jobs):
+    """Runs them, class by class, so many at a time, and what fails up to so many times more."""
+    if jobs > 1:
+        yield from _side_by_side([chosen[first::jobs] for first in range(jobs)], again)
+        return
     classes = {}
     for of, test in chosen:
         classes.setdefault(of, []).append(test)
@@ -111,6 +121,27 @@ def outcomes(chosen, again):
             began = time.monotonic()
 
 
+def _side_by_side(parts, again):
+    found = queue.SimpleQueue()
+
+    def work(part):
+        try:
+            for outcome in outcomes(part, again, 1):
+                found.put(outcome)
+        finally:
+            found.put(None)
+
+    for part in parts:
+        threading.Thread(target=work, args=[part], daemon=True).start()
+    ended = 0
+    while ended < len(parts):
+        outcome = found.get()
+        if outcome is None:
+            ended += 1
+        else:
+            yield outcome
+
+
 def main():
     """See above."""
     parser = argparse.ArgumentParser(prog="torch_suite", description="PyTorch's own tests of RPC, on farref")
@@ -119,20 +150,22 @@ def main():
     parser.add_argument("--logs", metavar="FOLDER", help="what failing tests print goes here")
     parser.add_argument("--again", type=int, default=0, metavar="N", help="run what failed up to N times more")
     parser.add_argument("--only-expected", action="store_true", help="only those that are expected to pass")
+    parser.add_argument("--cuda", action="store_true", help="those with tensors on GPUs")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="run N tests at a time")
     options = parser.parse_args()
 
-    tests = collected()  # before torch is imported: on farref
+    tests = collected(options.cuda)  # before torch is imported: on farref
     import torch
 
     version = ".".join(torch.__version__.split(".")[:2])
-    path = HERE / "expected" / f"torch-{version}.json"
+    path = HERE / "expected" / f"torch-{version}{'-cuda' if options.cuda else ''}.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
     came_out, worse = {}, []
     chosen = wanted(options.tests, tests)
     if options.only_expected:
         chosen = [(of, test) for of, test in chosen if expected.get(of, {}).get(test) == "passed"]
     number = 0
-    for of, test, outcome, printed, took in outcomes(chosen, options.again):
+    for of, test, outcome, printed, took in outcomes(chosen, options.again, options.jobs):
         number += 1
         came_out.setdefault(of, {})[test] = outcome
         was = expected.get(of, {}).get(test)

@@ -13,13 +13,19 @@ import unittest
 MARK = "== torch_suite:"
 
 
+def module_of(class_name):
+    """Which module of this package has the class."""
+    return "faulty" if class_name.startswith("Faulty") else "cuda" if "Cuda" in class_name else "tensorpipe"
+
+
 def main():
     """``batch Class test..``"""
-    module = importlib.import_module(f"torch_suite.{'faulty' if sys.argv[1].startswith('Faulty') else 'tensorpipe'}")
+    module = importlib.import_module(f"torch_suite.{module_of(sys.argv[1])}")
     import torch.multiprocessing
 
-    # Those of RemoteModule write Python files into a folder that a process makes when it imports torch: one for each process.
-    if "RemoteModule" not in sys.argv[1]:
+    # Those of RemoteModule write Python files into a folder that a process makes when it imports torch: one for each process. And no
+    # process uses a GPU that was forked off from one which has looked for GPUs.
+    if "RemoteModule" not in sys.argv[1] and "Cuda" not in sys.argv[1]:
         multiprocessing.set_forkserver_preload([module.__name__])
         context = torch.multiprocessing.get_context
         torch.multiprocessing.get_context = lambda method=None: context("forkserver" if method == "spawn" else method)
