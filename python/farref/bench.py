@@ -25,6 +25,9 @@ MEASURES = [
     ("16 MiB there and back", "ms", True),
     ("autograd step, a remote layer", "us", True),
 ]
+# On a GPU, where there is one: tensors that the other worker takes, or hands back.
+SIZES = [("1 KiB", 1 << 10), ("1 MiB", 1 << 20), ("64 MiB", 64 << 20), ("1 GiB", 1 << 30)]
+ON_A_GPU = [(f"GPU: {what} {size}", "us", True) for what in ("take", "echo") for size, _ in SIZES]
 
 
 def nothing():
@@ -34,6 +37,10 @@ def nothing():
 def same(value):
     """Hands its argument back."""
     return value
+
+
+def take(value):
+    """Takes its argument."""
 
 
 def layer(tensor):
@@ -87,6 +94,36 @@ def _measure(calls, pipelined, reference, large, step, rounds):
     return figures
 
 
+def _has_gpu():
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def _on_a_gpu(call):
+    """Calls with tensors on a GPU. ``call``: a function, and its argument."""
+    if not _has_gpu():
+        return {}
+    import torch
+    from farref import bench as there
+
+    figures = {}
+    for size, nbytes in SIZES:
+        tensor = torch.ones(nbytes // 4, device="cuda")
+        for what, function in (("take", there.take), ("echo", there.same)):
+
+            def once():
+                call(function, tensor)
+                torch.cuda.synchronize()
+
+            for _ in range(5):
+                once()
+            figures[f"GPU: {what} {size}"] = _median(once, 30) * 1e6
+    return figures
+
+
 def _of_farref(rank, place, rounds):
     import farref
     from farref import bench as there
@@ -106,7 +143,7 @@ def _of_farref(rank, place, rounds):
             for pending in [peer.start(there.nothing) for _ in range(number)]:
                 pending.result()
 
-        return _measure(
+        figures = _measure(
             lambda: peer.call(there.nothing),
             pipelined,
             lambda: peer.remote(there.nothing).to_here(),
@@ -114,6 +151,8 @@ def _of_farref(rank, place, rounds):
             None,
             rounds,
         )
+        # At last: without a GPU, too, torch would be there for the rest.
+        return {**figures, **_on_a_gpu(peer.call)}
 
 
 def _of_torch(rank, place, rounds):
@@ -124,7 +163,10 @@ def _of_torch(rank, place, rounds):
 
     host, port = place.removeprefix("tcp://").split(":")
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, port
-    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
+    options = rpc.TensorPipeRpcBackendOptions(init_method="env://")
+    if _has_gpu():
+        options.set_device_map(f"worker{1 - rank}", {0: 0})
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
     figures = None
     if rank == 0:
         tensor = torch.ones(2 << 20, dtype=torch.float64)
@@ -149,6 +191,7 @@ def _of_torch(rank, place, rounds):
             step,
             rounds,
         )
+        figures.update(_on_a_gpu(lambda function, tensor: rpc.rpc_sync("worker1", function, args=(tensor,))))
     rpc.shutdown()
     return figures
 
@@ -226,7 +269,8 @@ def main():
         print(json.dumps(turns))
         return
     print(f"{'':40}{'torch':>12}{'farref':>12}{'ratio':>8}{'farref.torch':>14}{'ratio':>8}")
-    for name, unit, _ in MEASURES:
+    on_a_gpu = [measure for measure in ON_A_GPU if measure[0] in turns[0]["farref"]]
+    for name, unit, _ in MEASURES + on_a_gpu:
         theirs, ours, under = (_figure(turns, system, name) for system in ("torch", "farref", "farref.torch"))
         row = f"{name + ', ' + unit:40}{theirs:>12}{ours:>12}{_ratio(turns, 'farref', name):>8}"
         print(f"{row}{under:>14}{_ratio(turns, 'farref.torch', name):>8}")
