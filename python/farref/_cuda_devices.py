@@ -14,7 +14,7 @@ import torch
 _BUFFER_ID = 7
 # Memory of other processes on other devices can be reached, too.
 _PEER_ACCESS = 1
-# So many handles are remembered.
+# So many handles, of memory and of events, are remembered.
 _MOST = 4096
 
 
@@ -30,10 +30,11 @@ class Platform:
         torch.cuda.init()
         # Containers may have a host in common and not see each other's memory: who cannot open it gets a copy.
         self.host = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._contexts = [self._context(device) for device in range(torch.cuda.device_count())]
         self._uuids = [self._uuid(device) for device in range(torch.cuda.device_count())]
         self._visible = {uuid: device for device, uuid in enumerate(self._uuids)}
-        self._handles, self._events, self._opened, self._side = {}, {}, {}, {}
+        self._contexts, self._handles, self._side = {}, {}, {}
+        # Events of streams here, and of others, by their handles.
+        self._events, self._mine, self._theirs = {}, {}, {}
 
     def _ask(self, function, *args):
         status = getattr(self._driver, function)(*args)
@@ -46,9 +47,12 @@ class Platform:
         return ordinal
 
     def _context(self, device):
-        """The context that torch uses, too."""
-        context = ctypes.c_void_p()
-        self._ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._ordinal(device))
+        """The context that torch uses, too. It takes memory: only of devices that are used."""
+        context = self._contexts.get(device)
+        if context is None:
+            context = ctypes.c_void_p()
+            self._ask("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._ordinal(device))
+            self._contexts[device] = context
         return context
 
     def _uuid(self, device):
@@ -58,7 +62,7 @@ class Platform:
 
     @contextlib.contextmanager
     def _on(self, device):
-        self._ask("cuCtxPushCurrent_v2", self._contexts[device])
+        self._ask("cuCtxPushCurrent_v2", self._context(device))
         try:
             yield
         finally:
@@ -120,7 +124,7 @@ class Platform:
             event.record(stream)
             known = event, bytes(event.ipc_handle())
             # No process opens what it has made itself.
-            self._opened[known[1]] = event
+            self._mine[known[1]] = event
             self._events[device, stream.cuda_stream] = known
         else:
             known[0].record(stream)
@@ -128,9 +132,12 @@ class Platform:
 
     def wait(self, device, handle):
         """This thread's stream waits for an event."""
-        event = self._opened.get(handle)
+        event = self._mine.get(handle) or self._theirs.get(handle)
         if event is None:
-            event = self._opened[handle] = torch.cuda.Event.from_ipc_handle(torch.device("cuda", device), handle)
+            event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", device), handle)
+            if len(self._theirs) >= _MOST:
+                self._theirs.clear()
+            self._theirs[handle] = event
         torch.cuda.current_stream(device).wait_event(event)
 
     def done(self, device):

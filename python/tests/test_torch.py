@@ -68,6 +68,11 @@ def test_what_is_not_supported_says_so_by_its_name(tmp_path):
     run("not_there", 1, tmp_path)
 
 
+@pytest.mark.parametrize("has_map", ["", "yes"])
+def test_tensors_on_devices_that_no_map_names_are_refused_as_pytorch_does(tmp_path, has_map):
+    run("devices", 2, tmp_path, SCENARIO_MAP=has_map)
+
+
 def test_workers_join_and_leave_a_group_of_no_fixed_size(tmp_path):
     run("dynamic", 3, tmp_path)
 

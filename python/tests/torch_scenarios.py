@@ -411,6 +411,33 @@ def dynamic():
     rpc.shutdown()
 
 
+def empty_elsewhere(tensor):
+    return torch.empty(2, device="meta")
+
+
+def devices():
+    """Tensors on devices that no map names are refused; maps that say nothing new change nothing."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=30)
+    if os.environ["SCENARIO_MAP"]:
+        for rank in range(WORKERS):
+            options.set_device_map(f"worker{rank}", {"cpu": "cpu"})
+    rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=WORKERS, rpc_backend_options=options)
+    if RANK == 0:
+        tensor, elsewhere = torch.ones(2), torch.empty(2, device="meta")
+        assert rpc.api._get_current_rpc_agent()._get_device_map(rpc.get_worker_info("worker1")) == (
+            {torch.device("cpu"): torch.device("cpu")} if os.environ["SCENARIO_MAP"] else {}
+        )
+        for to in ("worker1", "worker0"):
+            missing = f"device mapping is not available for destination {to}"
+            raises(RuntimeError, f"Request {missing}", rpc.rpc_sync, to, add, args=(elsewhere, 1))
+            raises(RuntimeError, "`set_device_map` on `TensorPipeRpcBackendOptions`", rpc.remote, to, add, args=(elsewhere, 1))
+            missing = "Response device mapping is not available for destination worker0"
+            raises(RuntimeError, missing, rpc.rpc_sync, to, empty_elsewhere, args=(tensor,))
+            assert torch.equal(rpc.rpc_sync(to, add, args=(tensor, 1)), tensor + 1)
+        raises(RuntimeError, missing, rpc.remote("worker1", empty_elsewhere, args=(tensor,)).to_here)
+    rpc.shutdown()
+
+
 def work(rank):
     global RANK
     RANK = rank
