@@ -1,49 +1,13 @@
-//! The driver of this process, and plain facts about its devices.
+//! The driver of this process, and its devices.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use serde::{Deserialize, Serialize};
-
-use crate::StreamHandle;
 use crate::driver::{Device, Driver, PoolHandle};
 use crate::error::{CudaError, Result};
 use crate::exchange::Exchange;
-use crate::sys::Real;
-
-/// What tells a GPU, or a part of one, from all others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct DeviceUuid(pub [u8; 16]);
-
-impl fmt::Display for DeviceUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("GPU")?;
-        for (at, byte) in self.0.iter().enumerate() {
-            let dash = if [0, 4, 6, 8, 10].contains(&at) {
-                "-"
-            } else {
-                ""
-            };
-            write!(f, "{dash}{byte:02x}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for DeviceUuid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// How much memory a device has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MemoryInfo {
-    /// Bytes that nobody has.
-    pub free: u64,
-    /// All of them.
-    pub total: u64,
-}
+use crate::facts::{DeviceUuid, MemoryInfo};
+use crate::sys::{Real, StreamHandle};
 
 /// The CUDA driver of this process. Cheap to clone.
 ///

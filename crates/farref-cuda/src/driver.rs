@@ -8,8 +8,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::error::DriverError;
-use crate::sys::{HostAddress, HostPart};
-use crate::{DeviceUuid, MemoryInfo, StreamHandle};
+use crate::facts::{DeviceUuid, MemoryInfo};
+use crate::sys::{HostAddress, HostPart, StreamHandle};
 
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::facts::DeviceUuid;
+
 /// The result of most things here.
 pub type Result<T, E = CudaError> = std::result::Result<T, E>;
 
@@ -91,7 +93,7 @@ pub enum CudaError {
     #[error("a pool on a GPU that this process does not see: {uuid}")]
     OtherDevice {
         /// That GPU.
-        uuid: crate::DeviceUuid,
+        uuid: DeviceUuid,
     },
     /// Whoever answers for the pool is another user.
     #[error("a pool of another user")]

@@ -6,10 +6,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use crate::StreamHandle;
 use crate::driver::{Device, Opaque};
 use crate::error::Result;
 use crate::owned::{OwnedEvent, OwnedStream};
+use crate::sys::StreamHandle;
 
 #[derive(Debug)]
 pub(crate) struct Fence {

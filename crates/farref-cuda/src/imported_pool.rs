@@ -8,10 +8,11 @@ use std::fmt;
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::cuda::{Cuda, DeviceMemory, DeviceUuid};
+use crate::cuda::{Cuda, DeviceMemory};
 use crate::driver::{Device, PoolHandle};
 use crate::error::{CudaError, DriverError, Result};
 use crate::exchange;
+use crate::facts::DeviceUuid;
 use crate::owned::{OwnedEvent, OwnedStream};
 use crate::sys::StreamHandle;
 use crate::ticket::{ExportMessage, Host, MAX_ANCHORS, Ticket, Token};

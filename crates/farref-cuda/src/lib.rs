@@ -56,6 +56,8 @@ mod error;
 #[cfg(target_os = "linux")]
 mod exchange;
 #[cfg(target_os = "linux")]
+mod facts;
+#[cfg(target_os = "linux")]
 mod fence;
 #[cfg(target_os = "linux")]
 mod imported_pool;
@@ -81,9 +83,11 @@ pub use after_work::AfterWork;
 #[cfg(target_os = "linux")]
 pub use copies::Download;
 #[cfg(target_os = "linux")]
-pub use cuda::{Cuda, DeviceMemory, DeviceUuid, MemoryInfo};
+pub use cuda::{Cuda, DeviceMemory};
 #[cfg(target_os = "linux")]
 pub use error::{CudaError, DriverError, Result};
+#[cfg(target_os = "linux")]
+pub use facts::{DeviceUuid, MemoryInfo};
 #[cfg(target_os = "linux")]
 pub use imported_pool::{ImportedMemory, ImportedPool};
 #[cfg(target_os = "linux")]

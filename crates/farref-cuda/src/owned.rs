@@ -1,8 +1,8 @@
 //! Streams, events and pools of the driver's that are given back when they are dropped.
 
-use crate::StreamHandle;
 use crate::driver::{Device, EventHandle, PoolHandle};
 use crate::error::Result;
+use crate::sys::StreamHandle;
 
 /// A stream of this crate's own, which waits for no other one.
 #[derive(Debug)]

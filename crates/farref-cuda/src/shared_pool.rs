@@ -9,10 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-use crate::cuda::{Cuda, DeviceUuid};
+use crate::cuda::Cuda;
 use crate::driver::{Device, DriverResult};
 use crate::error::{CudaError, DriverError, Result};
 use crate::exchange::Offer;
+use crate::facts::DeviceUuid;
 use crate::fence::Fence;
 use crate::owned::{OwnedPool, OwnedStream};
 use crate::sys::StreamHandle;
@@ -70,8 +71,12 @@ struct Out {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     token: Token,
+    /// How long it is.
     bytes: u64,
+    /// How many [`Exported`] there are of it.
     times: usize,
+    /// How many of its bytes count as out: as many as the longest of these has had.
+    counted: u64,
 }
 
 /// A small allocation inside the reserve that is never freed: see [`PoolOptions::reserve`].
@@ -197,7 +202,7 @@ impl SharedPool {
         }
     }
 
-    /// How many bytes are out: each [`Exported`] counts, also if several are of the same memory.
+    /// How many bytes are out. Memory counts once, however many [`Exported`] there are of it.
     pub fn exported_bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -235,7 +240,9 @@ impl SharedPool {
     fn count(&self, pointer: u64, bytes: u64) -> Result<Token> {
         let mut out = self.lock();
         let used = out.bytes;
-        let total = used.checked_add(bytes).filter(|&total| total <= self.limit);
+        let counted = (out.by_pointer.get(&pointer)).map_or(0, |known| known.counted);
+        let more = bytes.saturating_sub(counted);
+        let total = used.checked_add(more).filter(|&total| total <= self.limit);
         let total = total.ok_or(CudaError::LimitReached {
             asked: bytes,
             used,
@@ -250,6 +257,7 @@ impl SharedPool {
             return Err(CudaError::NotAnAllocation { pointer, bytes });
         }
         known.times += 1;
+        known.counted = known.counted.max(bytes);
         let token = known.token;
         out.bytes = total;
         Ok(token)
@@ -269,17 +277,18 @@ impl SharedPool {
             token: driver.export_pointer(*ordinal, pointer)?.into(),
             bytes: there,
             times: 0,
+            counted: 0,
         })
     }
 
-    fn give_back(&self, pointer: u64, bytes: u64) {
+    fn give_back(&self, pointer: u64) {
         let mut out = self.lock();
-        out.bytes = out.bytes.saturating_sub(bytes);
         if let Entry::Occupied(mut known) = out.by_pointer.entry(pointer) {
             known.get_mut().times -= 1;
             if known.get().times == 0 {
                 // From now on the memory may be freed, and another allocation begin there.
-                known.remove();
+                let counted = known.remove().counted;
+                out.bytes = out.bytes.saturating_sub(counted);
             }
         }
     }
@@ -307,7 +316,7 @@ fn unless_invalid<T>(result: DriverResult<T>) -> Result<Option<T>> {
     }
 }
 
-/// Memory that is out. The bytes are given back to the pool's limit when it is dropped.
+/// Memory that is out. When the last one of the same memory is dropped, its bytes do not count any more.
 pub struct Exported {
     message: ExportMessage,
     pointer: u64,
@@ -331,7 +340,7 @@ impl Exported {
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        self.pool.give_back(self.pointer, self.message.bytes);
+        self.pool.give_back(self.pointer);
         drop(self.kept.take());
     }
 }

@@ -5,8 +5,8 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::DeviceUuid;
 use crate::driver::Opaque;
+use crate::facts::DeviceUuid;
 
 /// The most anchors of a ticket.
 pub(crate) const MAX_ANCHORS: usize = 16;

@@ -1,109 +1,12 @@
-//! Memory of the host that a device reads and writes by itself.
+//! Memory of the host for copies, which knows whether one is under way.
 //!
-//! A [`HostBlock`] knows whether a copy is under way: as long as one is, nobody sees its bytes, nobody writes to it, and it is not
-//! freed.
+//! As long as one is, nobody sees the bytes of a [`HostBlock`], nobody writes to it, and it is not freed.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::address::{HostAddress, HostPart, PlainMemory};
 use super::stream::StreamHandle;
 use crate::driver::{Device, DriverResult, EventHandle};
-
-/// Where memory of the host begins.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct HostAddress(NonNull<u8>);
-
-// SAFETY: it is only a number until somebody says why it may be used.
-unsafe impl Send for HostAddress {}
-// SAFETY: the same.
-unsafe impl Sync for HostAddress {}
-
-/// Memory of the host that one copy reads or writes.
-#[derive(Debug)]
-pub(crate) struct HostPart {
-    address: HostAddress,
-    bytes: usize,
-}
-
-/// The alignment of memory that is not the driver's.
-const ALIGNMENT: usize = 64;
-
-impl HostAddress {
-    pub(super) fn new(address: *mut u8) -> Option<Self> {
-        NonNull::new(address).map(Self)
-    }
-
-    pub(super) fn pointer(self) -> *mut u8 {
-        self.0.as_ptr()
-    }
-}
-
-/// Memory that is not the driver's, all zero at first.
-#[derive(Debug)]
-pub(crate) struct PlainMemory {
-    address: HostAddress,
-    bytes: usize,
-}
-
-impl PlainMemory {
-    pub(crate) fn new(bytes: usize) -> Self {
-        let layout = layout(bytes);
-        // SAFETY: the layout has at least one byte.
-        match HostAddress::new(unsafe { alloc_zeroed(layout) }) {
-            Some(address) => Self { address, bytes },
-            None => handle_alloc_error(layout),
-        }
-    }
-
-    pub(crate) fn address(&self) -> HostAddress {
-        self.address
-    }
-}
-
-impl Drop for PlainMemory {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and those who use its address do so only as long as they have this.
-        unsafe { dealloc(self.address.pointer(), layout(self.bytes)) }
-    }
-}
-
-fn layout(bytes: usize) -> Layout {
-    // A length that no memory can have fails when it is allocated.
-    let most = isize::MAX as usize - ALIGNMENT;
-    Layout::from_size_align(bytes.clamp(1, most), ALIGNMENT).expect("it was made to fit")
-}
-
-impl HostPart {
-    /// # Safety
-    ///
-    /// The memory must stay there until the copy is done that this is made for; until then nobody may write to it, nor read it
-    /// if the copy writes.
-    unsafe fn new(address: HostAddress, bytes: usize) -> Self {
-        Self { address, bytes }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    pub(super) fn pointer(&self) -> *mut u8 {
-        self.address.pointer()
-    }
-
-    /// What the copy reads, for a driver that copies by itself.
-    pub(crate) fn read(&self) -> Vec<u8> {
-        // SAFETY: the promise of `new`, and all memory that is given out was written to.
-        unsafe { std::slice::from_raw_parts(self.pointer(), self.bytes) }.to_vec()
-    }
-
-    /// Writes what the copy writes, as far as there is room.
-    pub(crate) fn write(&self, bytes: &[u8]) {
-        let bytes = &bytes[..bytes.len().min(self.bytes)];
-        // SAFETY: the promise of `new`; the two do not overlap, since nobody has a slice of this memory.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer(), bytes.len()) }
-    }
-}
 
 /// Memory of the host for copies from and to one device: page-locked, or plain where that is not to be had.
 ///
@@ -282,7 +185,7 @@ impl HostBlock {
             // SAFETY: it lies within the block, whose memory stays and is left alone until the event is done: `known` and `drop` see to
             // that.
             let part = unsafe {
-                let begin = HostAddress(self.address.0.add(from));
+                let begin = self.address.add(from);
                 HostPart::new(begin, to - from)
             };
             let begun = copy(&self.device, from, part);

@@ -1,11 +1,13 @@
 //! All unsafe code of the crate: the driver's functions, and memory that a device reads and writes by itself.
 
+mod address;
 mod copies;
 mod host;
 mod real;
 mod stream;
 mod table;
 
-pub(crate) use host::{HostAddress, HostBlock, HostPart, PlainMemory};
+pub(crate) use address::{HostAddress, HostPart, PlainMemory};
+pub(crate) use host::HostBlock;
 pub(crate) use real::Real;
 pub use stream::StreamHandle;

@@ -5,11 +5,12 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
 
-use super::host::{HostAddress, HostPart};
+use super::address::{HostAddress, HostPart};
+use super::stream::StreamHandle;
 use super::table::{Code, Handle, Opaque64, PoolProperties, Table};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::{DriverError, Result};
-use crate::{DeviceUuid, MemoryInfo, StreamHandle};
+use crate::facts::{DeviceUuid, MemoryInfo};
 
 // `cuda.h`'s numbers.
 const ATTRIBUTE_MEMORY_POOLS: c_uint = 115;

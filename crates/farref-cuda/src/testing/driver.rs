@@ -12,9 +12,9 @@ use super::machine::{PATIENCE, Shared};
 use super::state::{Event, Op, Pool, State};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
+use crate::facts::{DeviceUuid, MemoryInfo};
 use crate::sys::{HostAddress, HostPart, PlainMemory, StreamHandle};
 use crate::ticket::Secret;
-use crate::{DeviceUuid, MemoryInfo};
 
 /// What a real driver says of a device that is not there.
 const INVALID_DEVICE: u32 = 101;

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::driver::StandIn;
 use super::state::{Counts, Gpu, Op, Pool, ProcessState, State, StreamKey};
-use crate::cuda::{Cuda, DeviceUuid};
+use crate::cuda::Cuda;
 use crate::driver::{Abilities, Driver};
+use crate::facts::DeviceUuid;
 use crate::sys::StreamHandle;
 
 /// How long anything may take before it counts as hanging.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
-use crate::DeviceUuid;
 use crate::driver::{Abilities, Opaque};
+use crate::facts::DeviceUuid;
 use crate::sys::{HostAddress, HostPart, PlainMemory};
 
 /// What allocations begin at a multiple of, as with the real driver.

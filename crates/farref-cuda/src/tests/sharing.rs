@@ -2,7 +2,10 @@
 
 use super::{STREAM, allocate, open, pool};
 use crate::testing::{Counts, Machine};
-use crate::{CudaError, DriverError, ExportMessage, ImportedPool, PoolOptions, SharedPool, Ticket};
+use crate::{
+    CudaError, DeviceMemory, DriverError, ExportMessage, ImportedPool, PoolOptions, SharedPool,
+    Ticket,
+};
 
 /// As it goes over a wire.
 fn travelled<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
@@ -279,10 +282,10 @@ fn no_more_is_out_than_the_limit() {
             ..PoolOptions::default()
         };
         let pool = SharedPool::create(here.cuda(), 0, options).unwrap();
-        let memory = allocate(&here, 60);
-        let export = |bytes| pool.export(memory.pointer(), bytes, STREAM);
-        let first = export(60).unwrap();
-        let refused = export(41);
+        let [one, other] = [allocate(&here, 60), allocate(&here, 60)];
+        let export = |memory: &DeviceMemory, bytes| pool.export(memory.pointer(), bytes, STREAM);
+        let first = export(&one, 60).unwrap();
+        let refused = export(&other, 41);
         assert!(
             matches!(
                 refused,
@@ -294,15 +297,43 @@ fn no_more_is_out_than_the_limit() {
             ),
             "{refused:?}"
         );
-        assert!(matches!(
-            export(u64::MAX),
-            Err(CudaError::LimitReached { .. })
-        ));
-        let second = export(40).unwrap();
+        for memory in [&one, &other] {
+            assert!(matches!(
+                export(memory, u64::MAX),
+                Err(CudaError::LimitReached { .. })
+            ));
+        }
+        let second = export(&other, 40).unwrap();
         assert_eq!(pool.exported_bytes(), 100);
         drop(first);
         assert_eq!(pool.exported_bytes(), 40);
-        drop((second, export(60).unwrap()));
+        drop((second, export(&one, 60).unwrap()));
+        assert_eq!(pool.exported_bytes(), 0);
+    });
+}
+
+#[test]
+fn memory_that_is_out_several_times_counts_once() {
+    // CU-6
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let options = PoolOptions {
+            limit: 100,
+            ..PoolOptions::default()
+        };
+        let pool = SharedPool::create(here.cuda(), 0, options).unwrap();
+        let memory = allocate(&here, 100);
+        let export = |bytes| pool.export(memory.pointer(), bytes, STREAM);
+        let part = export(40).unwrap();
+        assert_eq!(pool.exported_bytes(), 40);
+        // The longest one counts, for as long as any of them is there.
+        let all: Vec<_> = (0..3).map(|_| export(100).unwrap()).collect();
+        assert_eq!(pool.exported_bytes(), 100);
+        drop(all);
+        assert_eq!(pool.exported_bytes(), 100);
+        drop(part);
+        assert_eq!(pool.exported_bytes(), 0);
+        drop(export(40).unwrap());
         assert_eq!(pool.exported_bytes(), 0);
     });
 }
