@@ -71,6 +71,10 @@ def forget():
     gc.collect()
 
 
+def half(tensor):
+    return tensor[len(tensor) // 2 :]
+
+
 def kept_sum():
     return KEPT[0].sum().item()
 
@@ -110,6 +114,7 @@ def tensors():
     yield square[3:700, 5:9]
     yield square[:, 1]
     yield square[0].expand(100, 1000)
+    yield torch.rand(2000, 2000, device="cuda")[:, ::40]
     yield torch.rand(8, 3, 64, 64, device="cuda").to(memory_format=torch.channels_last)
     yield torch.tensor(3.5, device="cuda")
     yield torch.rand(1 << 16, dtype=torch.complex64, device="cuda").conj()
@@ -150,6 +155,9 @@ def shared():
             peer = me.peer("worker1")
             large, small = torch.zeros(MIB, device="cuda"), torch.zeros(8, device="cuda")
             assert large.data_ptr() == peer.call(same, large).data_ptr()
+            numbered = torch.arange(MIB, device="cuda")
+            assert torch.equal(peer.call(half, numbered), half(numbered))
+            assert peer.call(half, numbered).data_ptr() == half(numbered).data_ptr()
             peer.call(add, large, 1)
             peer.call(add, small, 1)
             assert large.sum().item() == MIB and small.sum().item() == 0
@@ -206,8 +214,12 @@ def elsewhere():
                 device, *_, seen = peer.call(told, tensor)
                 assert device == "cuda:0" and torch.equal(seen, tensor.cpu())
                 assert torch.equal(peer.call(same, tensor), tensor)
-            sent = slow(MIB, 3)
-            assert peer.call(told, sent)[4].eq(3).all()
+            # Not on the stream that the elements are read on.
+            with torch.cuda.stream(torch.cuda.Stream()):
+                sent = torch.zeros(MIB, device="cuda")
+                torch.cuda._sleep(400_000_000)
+                sent += 3
+                assert peer.call(told, sent)[4].eq(3).all()
             assert peer.call(mapped) == 0
             del sent, tensor
 

@@ -240,6 +240,8 @@ def test_who_does_not_see_the_gpu_gets_the_elements(workers, change):
     elements, pointer = cluster["a"].peer("b").call(borrows, lend(cluster, tensor))
     assert elements == tensor.tolist() and pointer != tensor.data_ptr()
     assert not borrower._platform.opened
+    # GU-4: who reads them waited for what makes them.
+    assert lender._platform.waited == [b"event"]
     until(lambda: not _cuda.lent)
 
 
