@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | `demo` | `farref demo` |
 //! | `bench` | `farref bench` |
+//! | `cuda` | `farref bench --cuda`; needs CUDA's compiler (`docs/cuda.md`) |
 //!
-//! Both train with candle, which is most of what there would be to compile, so neither is on by default: who installs the
-//! command wants to start programs and to look into them. `cargo run` in the root of the workspace has both
+//! The first two train with candle, which is most of what there would be to compile, so neither is on by default: who installs the
+//! command wants to start programs and to look into them. `cargo run` in the root of the workspace has these two
 //! (`crates/farref-whole`).
 //!
 //! Each subcommand is a module with its `Arguments` and a `run`, which returns the exit code or an

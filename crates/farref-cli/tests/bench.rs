@@ -201,3 +201,34 @@ fn a_file_that_cannot_be_written_is_known_before_anything_is_measured() -> anyho
     }
     Ok(())
 }
+
+/// Nothing is measured, and what is missing is said.
+fn is_refused(output: &Output, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(output.stdout, b"", "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word}: {stderr}");
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+#[test]
+fn a_command_without_cuda_says_how_to_build_it_before_it_measures_anything() -> anyhow::Result<()> {
+    for arguments in [&["--cuda"][..], &["cuda"], &["calls", "--cuda", "--quick"]] {
+        is_refused(&bench(arguments)?, &["--features cuda", "nvcc"]);
+    }
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn without_a_gpu_it_is_said_that_there_is_none_before_anything_is_measured() -> anyhow::Result<()> {
+    let output = Command::new(env!("CARGO_BIN_EXE_farref"))
+        .args(["bench", "calls", "--cuda", "--quick"])
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()?;
+    is_refused(&output, &["tensors on a GPU cannot be measured here"]);
+    Ok(())
+}

@@ -16,9 +16,10 @@ use super::transport::Transport;
   farref bench                                  everything, about a minute
   farref bench calls pipelined --transport unix --seconds 5
   farref bench values --full --html values.html larger values, with plots
+  farref bench --cuda --python python3          tensors on a GPU, beside torch.distributed.rpc
   farref bench --json before.json               for a script; `--json -` prints it")]
 pub(crate) struct Arguments {
-    /// What to measure: all of it, if nothing is named
+    /// What to measure: all of it but `cuda`, if nothing is named
     #[arg(value_enum, value_name = "PART")]
     pub(super) parts: Vec<Part>,
 
@@ -42,7 +43,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "COUNT", value_parser = live)]
     pub(super) live: Option<usize>,
 
-    /// A Python that has torch, to measure its training step beside ours
+    /// Tensors on a GPU between two processes that use it: the part `cuda`, which is measured only if it is asked for
+    #[arg(long)]
+    pub(super) cuda: bool,
+
+    /// A Python that has torch, to measure its training step beside ours, and its tensors on a GPU
     #[arg(long, value_name = "PROGRAM")]
     pub(super) python: Option<PathBuf>,
 

@@ -53,6 +53,15 @@ impl Seat {
 
 impl Group {
     pub(super) async fn start(transport: Transport, workers: u32) -> anyhow::Result<Self> {
+        Self::start_as(transport, workers, Role::Worker).await
+    }
+
+    /// The other processes play this role, which is that of a worker.
+    pub(super) async fn start_as(
+        transport: Transport,
+        workers: u32,
+        role: impl Fn(Seat) -> Role,
+    ) -> anyhow::Result<Self> {
         let store = StoreServer::bind("127.0.0.1:0").await?;
         let port = store.local_addr().port();
         let seat = |rank| Seat {
@@ -65,7 +74,7 @@ impl Group {
             Transport::Tls => Some(GroupTls::make("127.0.0.1", port, None::<Empty<String>>)?),
             _ => None,
         };
-        let start = |rank| Role::Worker(seat(rank)).start_with(certificates.as_ref());
+        let start = |rank| role(seat(rank)).start_with(certificates.as_ref());
         let others = (1..workers).map(start).collect::<anyhow::Result<_>>()?;
         let tls = certificates.as_ref().map(|made| {
             let [certificate, key, authorities] = made.variables(0).map(|(_, file)| file);

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`arguments`], [`plan`] | the command line; how much is measured |
 //! | [`parts`] | what can be measured |
+//! | [`gpu`] | whether there is a GPU to measure on |
 //! | [`bare`] | what bare sockets and memory do |
 //! | [`transport`], [`group`], [`functions`] | workers, what they talk through, what they are called for |
 //! | [`role`], [`peer`] | the other processes |
@@ -18,6 +19,7 @@ mod bare;
 mod bare_stream;
 mod form;
 mod functions;
+mod gpu;
 mod group;
 mod part;
 mod parts;
@@ -39,6 +41,7 @@ pub(crate) use arguments::Arguments;
 
 use crate::files::check_writable;
 use crate::progress::Progress;
+use part::Part;
 use plan::Plan;
 use report::{Recorder, Report};
 
@@ -68,6 +71,9 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     }
 
     let plan = Plan::new(&arguments);
+    if plan.parts.contains(&Part::Cuda) {
+        gpu::check()?;
+    }
     // On a task, as a program's calls are.
     let (report, ended) = runtime.block_on(async { tokio::spawn(measure(plan)).await })?;
 

@@ -24,9 +24,17 @@ pub(super) enum Part {
     Autograd,
     /// How long a group takes to come together and to end
     Groups,
+    /// Tensors on a GPU: needs one, and a `farref` that was built with the feature `cuda`
+    Cuda,
 }
 
 impl Part {
+    /// What every machine can measure.
+    pub(super) fn everywhere() -> Vec<Self> {
+        let all = Self::value_variants().iter();
+        all.filter(|&&part| part != Self::Cuda).copied().collect()
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Calls => "calls",
@@ -38,6 +46,7 @@ impl Part {
             Self::Live => "live",
             Self::Autograd => "autograd",
             Self::Groups => "groups",
+            Self::Cuda => "cuda",
         }
     }
 
@@ -52,6 +61,7 @@ impl Part {
             Self::Live => "Live references",
             Self::Autograd => "A training step",
             Self::Groups => "Groups",
+            Self::Cuda => "Tensors on a GPU",
         }
     }
 }

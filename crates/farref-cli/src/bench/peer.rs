@@ -20,6 +20,11 @@ impl Role {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
         match self {
             Self::Worker(seat) => Ok(seat.join().await?.serve().await?),
+            #[cfg(feature = "cuda")]
+            Self::CopyingWorker(seat) => {
+                farref_autograd::cuda::Options::new().exported(0).set()?;
+                Ok(seat.join().await?.serve().await?)
+            }
             Self::Member(seat, place) => group::be_a_member(&seat, connected(place)?).await,
             Self::Echo(Place::Tcp(port)) => {
                 let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;

@@ -21,7 +21,10 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) enum Role {
     /// A worker that serves until its group ends.
     Worker(Seat),
-    /// The same, but joins when told to, and tells when it has joined and when the group has ended.
+    /// The same, but copies what it has on a GPU to whom it sends it: it shares nothing of that.
+    #[cfg(feature = "cuda")]
+    CopyingWorker(Seat),
+    /// A worker that joins when told to, and tells when it has joined and when the group has ended.
     Member(Seat, Place),
     /// Sends everything back, with tokio.
     Echo(Place),

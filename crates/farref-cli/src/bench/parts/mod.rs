@@ -3,6 +3,8 @@
 mod autograd;
 mod calls;
 mod costs;
+#[cfg(any(test, feature = "cuda"))]
+mod cuda;
 mod groups;
 mod live;
 mod pipelined;
@@ -35,6 +37,10 @@ pub(super) async fn measure(
         Part::Live => live::measure(transport, plan, recorder).await,
         Part::Autograd => autograd::measure(transport, plan, recorder).await,
         Part::Groups => groups::measure(transport, plan, recorder).await,
+        #[cfg(feature = "cuda")]
+        Part::Cuda => cuda::measure(transport, plan, recorder).await,
+        #[cfg(not(feature = "cuda"))]
+        Part::Cuda => super::gpu::check(),
     };
     let (name, over) = (part.name(), transport.name());
     measured.with_context(|| format!("cannot measure {name} over {over}"))

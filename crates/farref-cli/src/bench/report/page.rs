@@ -148,6 +148,7 @@ fn plots(report: &Report, part: Part) -> Vec<(String, String)> {
             groups(report),
             "until all have joined, and until all have ended".to_owned(),
         )],
+        Part::Cuda => tensors(report),
         Part::Costs | Part::Streams | Part::Live => Vec::new(),
     }
 }
@@ -238,6 +239,37 @@ fn values(report: &Report) -> Vec<(String, String)> {
             all.retain(|one| !one.points.is_empty());
             let caption = format!("over {}, {}", transport.name(), direction.name());
             plots.push((lines(&size, &speed, &all), caption));
+        }
+    }
+    plots
+}
+
+/// Tensors on a GPU: how long they take, by their size.
+fn tensors(report: &Report) -> Vec<(String, String)> {
+    let size = Axis {
+        title: "size",
+        label: |bytes| quantity(bytes as usize),
+    };
+    let time = Axis {
+        title: "microseconds",
+        label: short,
+    };
+    let mut plots = Vec::new();
+    for transport in Transport::ALL {
+        for direction in Direction::ALL {
+            let mut all = Vec::new();
+            for name in ["same_tensor", "new_tensor", "torch_tensor"] {
+                let measured = report.of(Part::Cuda).filter(|one| {
+                    one.transport == transport
+                        && one.measured.name == name
+                        && one.measured.direction == Some(direction)
+                });
+                let bytes = |one: &Measurement| Some(one.bytes? as f64);
+                all.push(series(spoken(name).to_owned(), measured, bytes));
+            }
+            all.retain(|one| !one.points.is_empty());
+            let caption = format!("over {}, {}", transport.name(), direction.name());
+            plots.push((lines(&size, &time, &all), caption));
         }
     }
     plots

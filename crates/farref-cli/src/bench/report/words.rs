@@ -117,6 +117,13 @@ pub(super) fn spoken(name: &str) -> &str {
         "beside_none" => "with none live",
         "step" => "step",
         "torch_step" => "step with PyTorch",
+        "same_tensor" => "the same tensor",
+        "new_tensor" => "a new tensor",
+        "torch_tensor" => "PyTorch",
+        "copied_tensor" => "copied tensor",
+        "locked_download" => "page-locked copy, down",
+        "locked_upload" => "page-locked copy, up",
+        "slowest_step" => "the slowest of these",
         "signal" => "a signal to all and back",
         other => other,
     }
