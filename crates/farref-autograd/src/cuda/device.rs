@@ -223,7 +223,11 @@ pub(super) fn after_work() -> Option<&'static AfterWork> {
     after.as_ref()
 }
 
+/// With one stream for all threads (CT-6): by default candle works on that of the calling thread, and nothing orders what one
+/// thread computes before what another one reads of it, sends, or gives back.
 fn open_candle(ordinal: u32) -> candle_core::Result<CudaDevice> {
-    let device = Device::new_cuda(ordinal as usize)?;
-    device.as_cuda_device().cloned()
+    let device = Device::new_cuda_with_stream(ordinal as usize)?;
+    let device = device.as_cuda_device()?.clone();
+    memory::without_event_tracking(&device);
+    Ok(device)
 }

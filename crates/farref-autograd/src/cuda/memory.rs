@@ -203,6 +203,13 @@ pub(super) fn over(
     Ok((tensor, watched))
 }
 
+/// cudarc need not note which stream used what last, which takes longer than many an operation.
+#[allow(unsafe_code)]
+pub(super) fn without_event_tracking(device: &CudaDevice) {
+    // SAFETY: there is one stream, and it was made with the device: whatever is done is done in its order (CT-6).
+    unsafe { device.disable_event_tracking() };
+}
+
 /// The stream that candle works on.
 #[allow(unsafe_code)]
 pub(super) fn stream_of(device: &CudaDevice) -> StreamHandle {

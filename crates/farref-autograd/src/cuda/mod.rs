@@ -44,6 +44,8 @@
 //! - **CT-2** A reference to memory is released after the work that was given to the stream before the tensor was dropped.
 //! - **CT-3** What cannot be shared is copied: nothing waits for another process, and nothing fails for want of a meeting.
 //! - **CT-4** Nothing that a peer says of its memory is believed unchecked.
+//! - **CT-6** All threads of a process give their work on a device to one stream: so it is done in the order in which it was given, and the
+//!   event of an export, or of a release, stands for all of it.
 
 mod alias;
 mod at_hand;

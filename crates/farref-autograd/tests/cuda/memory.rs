@@ -176,6 +176,32 @@ pub(crate) async fn ct3_beyond_the_limit_tensors_are_copied() -> Result<()> {
     group.finish().await
 }
 
+/// Makes one that is long enough for several threads to copy it.
+#[farref::remote]
+fn make_large(first: f32) -> Result<Tensor, Failed> {
+    Ok(counting(first, LARGE)?)
+}
+
+const LARGE: usize = 7 << 20;
+
+pub(crate) async fn large_tensors_that_are_copied_arrive_whole() -> Result<()> {
+    // The child exports nothing.
+    let group = Processes::start_with(2, 0).await?;
+    let peer = group.peer(1)?;
+    let elements = LARGE as f64;
+    for round in 0..20 {
+        let tensor = make_large::on(&peer, round as f32).await?;
+        let all: f64 = tensor
+            .to_dtype(farref_autograd::candle::DType::F64)?
+            .sum_all()?
+            .to_scalar()?;
+        let expected = f64::from(round) * elements + elements * (elements - 1.0) / 2.0;
+        ensure!(all == expected, "round {round}: {all}, not {expected}");
+        ensure!(cuda::usage().imported == 0, "it was copied");
+    }
+    group.finish().await
+}
+
 pub(crate) async fn a_thousand_rounds_leave_no_memory_behind() -> Result<()> {
     let group = Processes::start(3).await?;
     let (first, last) = (group.peer(1)?, group.peer(2)?);

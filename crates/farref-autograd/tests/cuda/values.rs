@@ -122,6 +122,42 @@ pub(crate) async fn what_a_peer_computes_on_shared_memory_is_right_whatever_is_s
     group.finish().await
 }
 
+/// CT-6: whoever waits for work waits for that of all threads.
+pub(crate) async fn ct6_what_one_thread_computes_other_threads_and_peers_read() -> Result<()> {
+    let group = Processes::start(2).await?;
+    let peer = group.peer(1)?;
+    let large = candle::Tensor::ones((4096, 4096), DType::F32, &cuda::device(0)?)?;
+    for round in 0..40 {
+        let large = large.clone();
+        let (result, computed) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        // Milliseconds of work, of which nobody but this thread has heard.
+        let thread = std::thread::spawn(move || {
+            let compute = || {
+                let mut product = large.clone();
+                for _ in 0..4 {
+                    product = (product.matmul(&large)? * (1.0 / 4096.0))?;
+                }
+                product * f64::from(round)
+            };
+            drop(result.send(compute()));
+            let _ = ended.recv();
+        });
+        let product = computed.recv()??;
+        let all: f64 = match round % 2 {
+            0 => product.to_dtype(DType::F64)?.sum_all()?.to_scalar()?,
+            _ => sum::on(&peer, Tensor::from(product)).await?.1,
+        };
+        ensure!(
+            all == 4096.0 * 4096.0 * f64::from(round),
+            "round {round}: {all}"
+        );
+        drop(end);
+        ensure!(thread.join().is_ok());
+    }
+    group.finish().await
+}
+
 pub(crate) async fn a_map_says_where_tensors_arrive() -> Result<()> {
     let group = Processes::start(2).await?;
     let peer = group.peer(1)?;

@@ -16,7 +16,8 @@ impl StreamHandle {
     /// # Safety
     ///
     /// It must be a stream of this process, of the device that it is used for, and not be destroyed while something that was
-    /// given it works with it.
+    /// given it works with it. The per-thread default stream (2) is another one on each thread: what different threads give it
+    /// has no order, so with that one a single thread must do all.
     pub const unsafe fn from_raw(stream: u64) -> Self {
         Self::new(stream)
     }
