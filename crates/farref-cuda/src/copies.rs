@@ -12,8 +12,10 @@ use crate::sys::{HostBlock, StreamHandle};
 const WINDOW: usize = 2 << 20;
 /// The most windows of a download. Of longer ones windows are longer.
 const MOST: usize = 128;
-/// From this length on two threads fill windows of an upload: one alone is slower than the device.
-const BY_TWO_FROM: usize = 8 << 20;
+/// How many threads fill windows of an upload at most: one alone is several times as slow as the device.
+const MOST_LANES: usize = 4;
+/// Each of them has about that many bytes to copy, or it is not worth it.
+const LANE: usize = 8 << 20;
 /// How many windows such a thread has: one is filled while the other is copied.
 const WINDOWS: usize = 2;
 
@@ -114,22 +116,29 @@ pub(crate) fn upload(
     pointer: u64,
     stream: StreamHandle,
 ) -> Result<()> {
-    let lane = |first, step| upload_lane(pool, source, first, step, pointer, stream);
-    if source.len() <= BY_TWO_FROM {
-        return lane(0, 1);
+    let lanes = source.len().div_ceil(LANE).clamp(1, MOST_LANES);
+    let lane = &|first| upload_lane(pool, source, first, lanes, pointer, stream);
+    if lanes == 1 {
+        return lane(0);
     }
     std::thread::scope(|scope| {
-        let other = std::thread::Builder::new().name("farref-upload".to_owned());
-        let other = other.spawn_scoped(scope, || lane(1, 2));
-        let here = lane(0, 2);
-        let there = match other {
-            Ok(thread) => thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            // There is no thread for it.
-            Err(_) => lane(1, 2),
-        };
-        here.and(there)
+        let others = (1..lanes).map(|first| {
+            let thread = std::thread::Builder::new().name("farref-upload".to_owned());
+            (first, thread.spawn_scoped(scope, move || lane(first)))
+        });
+        let others: Vec<_> = others.collect();
+        let mut copied = lane(0);
+        for (first, other) in others {
+            let there = match other {
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // There is no thread for it.
+                Err(_) => lane(first),
+            };
+            copied = copied.and(there);
+        }
+        copied
     })
 }
 

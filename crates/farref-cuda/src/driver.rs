@@ -103,8 +103,9 @@ pub(crate) trait Driver: Send + Sync + Debug {
         event: EventHandle,
     ) -> DriverResult<()>;
 
-    fn allocate_host(&self, ordinal: u32, bytes: usize) -> DriverResult<HostAddress>;
-    fn free_host(&self, ordinal: u32, address: HostAddress) -> DriverResult<()>;
+    /// Locks whole pages of the host, for copies from and to any device. They stay allocated until they are unlocked.
+    fn lock_host(&self, ordinal: u32, address: HostAddress, bytes: usize) -> DriverResult<()>;
+    fn unlock_host(&self, ordinal: u32, address: HostAddress) -> DriverResult<()>;
     /// Whoever makes a [`HostPart`] has promised that it stays there, and is left alone, until the copy is done.
     fn copy_down(
         &self,

@@ -14,7 +14,7 @@ use crate::driver::Device;
 use crate::error::{CudaError, Result};
 use crate::sys::{HostBlock, StreamHandle};
 
-/// The least length of a block.
+/// The least length of a block: a page.
 const LEAST: usize = 4 << 10;
 
 /// How much memory a [`PinnedPool`] locks, and how long it keeps it.
@@ -150,10 +150,10 @@ impl PinnedPool {
     }
 }
 
-/// The length of the block for so many bytes: a power of two, or one of seven steps to the next.
+/// The length of the block for so many bytes: a power of two, or one of seven steps to the next; whole pages.
 fn class(bytes: usize) -> Option<usize> {
     let bytes = bytes.max(LEAST);
-    bytes.checked_next_multiple_of(1 << (bytes.ilog2() - 3))
+    bytes.checked_next_multiple_of(LEAST.max(1 << (bytes.ilog2() - 3)))
 }
 
 impl Kept {

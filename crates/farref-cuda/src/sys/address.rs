@@ -1,7 +1,8 @@
 //! Memory of the host that a device reads and writes by itself: where it is, and the part of it that one copy is about.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Where memory of the host begins.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -19,8 +20,8 @@ pub(crate) struct HostPart {
     bytes: usize,
 }
 
-/// The alignment of memory that is not the driver's.
-const ALIGNMENT: usize = 64;
+/// The length of a page, at least.
+const PAGE: usize = 4 << 10;
 
 impl HostAddress {
     pub(super) fn new(address: *mut u8) -> Option<Self> {
@@ -40,39 +41,38 @@ impl HostAddress {
     }
 }
 
-/// Memory that is not the driver's, all zero at first.
+/// Whole pages of this process, all zero at first.
 #[derive(Debug)]
-pub(crate) struct PlainMemory {
+pub(crate) struct Pages {
     address: HostAddress,
     bytes: usize,
 }
 
-impl PlainMemory {
-    pub(crate) fn new(bytes: usize) -> Self {
-        let layout = layout(bytes);
-        // SAFETY: the layout has at least one byte.
-        match HostAddress::new(unsafe { alloc_zeroed(layout) }) {
-            Some(address) => Self { address, bytes },
-            None => handle_alloc_error(layout),
-        }
+impl Pages {
+    /// None if the system has no so many.
+    pub(crate) fn new(bytes: usize) -> Option<Self> {
+        let bytes = bytes.max(1).checked_next_multiple_of(PAGE)?;
+        let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: the system says where they are, which is nowhere where something else is.
+        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, read_write, private) };
+        let address = HostAddress::new(address.ok()?.cast())?;
+        Some(Self { address, bytes })
     }
 
     pub(crate) fn address(&self) -> HostAddress {
         self.address
     }
-}
 
-impl Drop for PlainMemory {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and those who use its address do so only as long as they have this.
-        unsafe { dealloc(self.address.pointer(), layout(self.bytes)) }
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
-fn layout(bytes: usize) -> Layout {
-    // A length that no memory can have fails when it is allocated.
-    let most = isize::MAX as usize - ALIGNMENT;
-    Layout::from_size_align(bytes.clamp(1, most), ALIGNMENT).expect("it was made to fit")
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: they were mapped with this length, and those who use their address do so only as long as they have this.
+        let _ = unsafe { munmap(self.address.pointer().cast(), self.bytes) };
+    }
 }
 
 impl HostPart {

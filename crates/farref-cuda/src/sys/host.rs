@@ -2,11 +2,13 @@
 //!
 //! As long as one is, nobody sees the bytes of a [`HostBlock`], nobody writes to it, and it is not freed.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::address::{HostAddress, HostPart, PlainMemory};
+use super::address::{HostAddress, HostPart, Pages};
 use super::stream::StreamHandle;
 use crate::driver::{Device, DriverResult, EventHandle};
+use crate::error::DriverError;
 
 /// Memory of the host for copies from and to one device: page-locked, or plain where that is not to be had.
 ///
@@ -14,10 +16,11 @@ use crate::driver::{Device, DriverResult, EventHandle};
 #[derive(Debug)]
 pub(crate) struct HostBlock {
     device: Device,
+    /// `None` only while it is dropped.
+    pages: Option<Pages>,
     address: HostAddress,
     capacity: usize,
-    /// What the address is of, unless it is the driver's.
-    plain: Option<PlainMemory>,
+    is_locked: bool,
     /// One for each part that a copy had so far.
     events: Vec<EventHandle>,
     /// Where the parts of the last copy end.
@@ -31,29 +34,33 @@ pub(crate) struct HostBlock {
 impl HostBlock {
     /// Page-locked memory.
     pub(crate) fn locked(device: &Device, capacity: usize) -> DriverResult<Self> {
-        let capacity = capacity.max(1);
-        let address = device.driver.allocate_host(device.ordinal, capacity)?;
-        Ok(Self::new(device, address, capacity, None))
+        let pages = Pages::new(capacity).ok_or_else(|| DriverError {
+            call: "mmap",
+            code: DriverError::OUT_OF_MEMORY,
+            name: "no memory of the host".to_owned(),
+        })?;
+        let (address, bytes) = (pages.address(), pages.bytes());
+        device.driver.lock_host(device.ordinal, address, bytes)?;
+        Ok(Self::new(device, pages, capacity, true))
     }
 
     /// Plain memory, with which copies take longer.
     pub(crate) fn plain(device: &Device, capacity: usize) -> Self {
-        let capacity = capacity.max(1);
-        let plain = PlainMemory::new(capacity);
-        Self::new(device, plain.address(), capacity, Some(plain))
+        match Pages::new(capacity) {
+            Some(pages) => Self::new(device, pages, capacity, false),
+            None => {
+                handle_alloc_error(Layout::array::<u8>(capacity).unwrap_or(Layout::new::<u8>()))
+            }
+        }
     }
 
-    fn new(
-        device: &Device,
-        address: HostAddress,
-        capacity: usize,
-        plain: Option<PlainMemory>,
-    ) -> Self {
+    fn new(device: &Device, pages: Pages, capacity: usize, is_locked: bool) -> Self {
         Self {
             device: device.clone(),
-            address,
-            capacity,
-            plain,
+            address: pages.address(),
+            pages: Some(pages),
+            capacity: capacity.max(1),
+            is_locked,
             events: Vec::new(),
             parts: Vec::new(),
             done: AtomicUsize::new(0),
@@ -66,7 +73,7 @@ impl HostBlock {
     }
 
     pub(crate) fn is_locked(&self) -> bool {
-        self.plain.is_none()
+        self.is_locked
     }
 
     /// Where it begins.
@@ -125,7 +132,7 @@ impl HostBlock {
             return None;
         }
         // SAFETY: it is this block's own memory, which is there as long as the block is; no copy writes to these bytes, since
-        // none is under way and a new one needs `&mut`. The driver's memory comes from the system, which has cleared it.
+        // none is under way and a new one needs `&mut`. It comes from the system, which has cleared it.
         Some(unsafe { std::slice::from_raw_parts(self.address.pointer(), bytes) })
     }
 
@@ -207,15 +214,15 @@ impl Drop for HostBlock {
     fn drop(&mut self) {
         if self.is_lost || self.wait(self.capacity).is_err() {
             // The device may still write to it.
-            std::mem::forget(self.plain.take());
+            std::mem::forget(self.pages.take());
             return;
         }
         let (driver, ordinal) = (&self.device.driver, self.device.ordinal);
         for event in self.events.drain(..) {
             let _ = driver.destroy_event(ordinal, event);
         }
-        if self.plain.is_none() {
-            let _ = driver.free_host(ordinal, self.address);
+        if self.is_locked {
+            let _ = driver.unlock_host(ordinal, self.address);
         }
     }
 }

@@ -7,7 +7,7 @@ mod real;
 mod stream;
 mod table;
 
-pub(crate) use address::{HostAddress, HostPart, PlainMemory};
+pub(crate) use address::{HostAddress, HostPart};
 pub(crate) use host::HostBlock;
 pub(crate) use real::Real;
 pub use stream::StreamHandle;

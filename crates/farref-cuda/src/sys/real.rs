@@ -450,22 +450,17 @@ impl Driver for Real {
         unsafe { call!(self, cuStreamWaitEvent(stream, event, 0)) }
     }
 
-    fn allocate_host(&self, ordinal: u32, bytes: usize) -> DriverResult<HostAddress> {
+    fn lock_host(&self, ordinal: u32, address: HostAddress, bytes: usize) -> DriverResult<()> {
         let _entered = self.enter(ordinal)?;
-        let mut address = ptr::null_mut();
+        let address = address.pointer().cast();
         // SAFETY: see above.
-        unsafe { call!(self, cuMemHostAlloc(&mut address, bytes, HOST_PORTABLE)) }?;
-        HostAddress::new(address.cast()).ok_or_else(|| DriverError {
-            call: "cuMemHostAlloc",
-            code: DriverError::OUT_OF_MEMORY,
-            name: "no address".to_owned(),
-        })
+        unsafe { call!(self, cuMemHostRegister_v2(address, bytes, HOST_PORTABLE)) }
     }
 
-    fn free_host(&self, ordinal: u32, address: HostAddress) -> DriverResult<()> {
+    fn unlock_host(&self, ordinal: u32, address: HostAddress) -> DriverResult<()> {
         let _entered = self.enter(ordinal)?;
         // SAFETY: see above.
-        unsafe { call!(self, cuMemFreeHost(address.pointer().cast())) }
+        unsafe { call!(self, cuMemHostUnregister(address.pointer().cast())) }
     }
 
     fn copy_down(

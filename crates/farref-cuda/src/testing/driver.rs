@@ -13,7 +13,7 @@ use super::state::{Event, Op, Pool, State};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
-use crate::sys::{HostAddress, HostPart, PlainMemory, StreamHandle};
+use crate::sys::{HostAddress, HostPart, StreamHandle};
 use crate::ticket::Secret;
 
 /// What a real driver says of a device that is not there.
@@ -467,17 +467,15 @@ impl Driver for StandIn {
         Ok(())
     }
 
-    fn allocate_host(&self, _: u32, bytes: usize) -> DriverResult<HostAddress> {
-        let mut state = self.enter("cuMemHostAlloc")?;
-        let memory = PlainMemory::new(bytes);
-        let address = memory.address();
-        state.host.insert(address, (self.process, memory));
-        Ok(address)
+    fn lock_host(&self, _: u32, address: HostAddress, _: usize) -> DriverResult<()> {
+        let mut state = self.enter("cuMemHostRegister_v2")?;
+        state.host.insert(address);
+        Ok(())
     }
 
-    fn free_host(&self, _: u32, address: HostAddress) -> DriverResult<()> {
+    fn unlock_host(&self, _: u32, address: HostAddress) -> DriverResult<()> {
         // Also of a process that was killed: it has the memory only in pretence.
-        let entered = self.enter("cuMemFreeHost").map(drop);
+        let entered = self.enter("cuMemHostUnregister").map(drop);
         self.shared.lock().host.remove(&address);
         entered
     }

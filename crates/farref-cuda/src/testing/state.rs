@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use crate::driver::{Abilities, Opaque};
 use crate::facts::DeviceUuid;
-use crate::sys::{HostAddress, HostPart, PlainMemory};
+use crate::sys::{HostAddress, HostPart};
 
 /// What allocations begin at a multiple of, as with the real driver.
 pub(super) const ALIGNMENT: u64 = 512;
@@ -145,7 +145,8 @@ pub(super) struct State {
     pub(super) stops: HashMap<StreamKey, (usize, u64)>,
     pub(super) released: HashSet<u64>,
     pub(super) readings: HashMap<u64, Vec<u8>>,
-    pub(super) host: HashMap<HostAddress, (usize, PlainMemory)>,
+    /// Memory of the host that is locked.
+    pub(super) host: HashSet<HostAddress>,
     pub(super) faults: Vec<String>,
 }
 

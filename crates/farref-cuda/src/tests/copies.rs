@@ -46,10 +46,12 @@ fn bytes_go_up_and_come_down_whatever_their_number() {
             WINDOW,
             WINDOW + 1,
             5 * WINDOW + 3,
-            // By two threads.
+            // By two threads, three, and more windows than that.
             4 * WINDOW + 1,
             7 * WINDOW,
             10 * WINDOW + 17,
+            16 * WINDOW,
+            21 * WINDOW + 5,
         ] {
             let memory = allocate(&here, bytes as u64);
             let source = pattern(bytes);
@@ -165,9 +167,10 @@ fn an_upload_waits_when_all_its_windows_are_being_copied() {
         let work = here.hold(0, STREAM);
         std::thread::scope(|scope| {
             let up = scope.spawn(|| upload(&pool, &source, memory.pointer()));
-            until(|| here.calls("cuEventSynchronize") >= 2);
+            // Three threads, with two windows each.
+            until(|| here.calls("cuEventSynchronize") >= 3);
             assert!(!up.is_finished());
-            assert_eq!(machine.counts().host_blocks, 4);
+            assert_eq!(machine.counts().host_blocks, 6);
             work.complete();
             up.join().unwrap().unwrap();
         });
@@ -241,7 +244,7 @@ fn what_is_idle_is_given_back_while_the_pool_stays() {
 #[test]
 fn a_copy_that_fails_gives_its_memory_back() {
     for call in [
-        "cuMemHostAlloc",
+        "cuMemHostRegister_v2",
         "cuEventCreate",
         "cuMemcpyDtoHAsync_v2",
         "cuEventRecord",
@@ -250,7 +253,7 @@ fn a_copy_that_fails_gives_its_memory_back() {
             let here = machine.process();
             let pool = pinned(&here, 1 << 30);
             let memory = allocate(&here, 3 * WINDOW as u64);
-            for which in 0..if call == "cuMemHostAlloc" { 1 } else { 3 } {
+            for which in 0..if call == "cuMemHostRegister_v2" { 1 } else { 3 } {
                 here.fail_after(call, which, 999);
                 let failed = download(&pool, memory.pointer(), 3 * WINDOW);
                 assert!(
