@@ -63,6 +63,18 @@ pub enum Error {
     #[error(transparent)]
     State(#[from] StateMismatch),
 
+    /// A peer says that it has opened more pools of device memory than there are on any host.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "a peer says that it has opened {said} pools of device memory: {limit} at most are believed"
+    )]
+    TooManyPools {
+        /// How many it says.
+        said: usize,
+        /// How many are believed.
+        limit: usize,
+    },
+
     /// Settings or arguments that make no sense, by themselves or together.
     #[error("{0}")]
     Invalid(String),

@@ -96,7 +96,7 @@ pub(super) fn import(
             "a tensor of {elements} elements with the shape {shape:?}"
         ));
     }
-    let (tensor, stream) = memory::over(memory, dtype, shape, &device, is_leaf)?;
+    let (tensor, stream) = memory::over(memory, dtype, shape, &device.candle, is_leaf)?;
     if is_copy {
         release(&device, hold);
         return Ok(tensor);
@@ -135,9 +135,9 @@ pub(super) fn find<T>(ordinal: u32, pointer: u64, look: impl FnOnce(&Alias) -> T
     }
     let aliases = lock();
     let here = aliases.by_place.get(&(ordinal, pointer))?;
-    here.iter()
-        .find(|alias| alias.stream.strong_count() > 0)
-        .map(look)
+    // The latest: a copy of a tensor can keep the stream object of one whose memory is gone.
+    let mut here = here.iter().rev();
+    here.find(|alias| alias.stream.strong_count() > 0).map(look)
 }
 
 /// Has somebody look after them.

@@ -78,19 +78,10 @@ impl AtHand {
             self.came.push_back(name);
             return None;
         }
-        let oldest = match self.rows.len() < MOST {
-            true => None,
-            false => {
-                let mut rows = self.rows.iter().enumerate();
-                rows.next().map(|first| {
-                    rows.fold(first, |one, other| match other.1.until < one.1.until {
-                        true => other,
-                        false => one,
-                    })
-                    .0
-                })
-            }
-        };
+        let is_full = self.rows.len() >= MOST;
+        let rows = self.rows.iter().enumerate().filter(|_| is_full);
+        let oldest = rows.min_by_key(|(_, row)| row.until);
+        let oldest = oldest.map(|(index, _)| index);
         let oldest = oldest.map(|index| self.rows.swap_remove(index).tensor);
         self.rows.push(Row {
             owner: origin.owner,
@@ -106,5 +97,64 @@ impl AtHand {
         let now = Instant::now();
         let outdated = self.rows.extract_if(.., |row| row.until <= now);
         outdated.map(|row| row.tensor).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::Device;
+
+    use super::*;
+
+    const OWNER: NodeId = NodeId::new(1, 1);
+
+    /// What a peer says of the memory with this number.
+    fn message(number: u8) -> ExportMessage {
+        let mut bytes = [0; 66];
+        bytes[1] = 4;
+        bytes[2] = number;
+        postcard::from_bytes(&bytes).unwrap()
+    }
+
+    fn comes(at_hand: &mut AtHand, number: u8) -> Option<Tensor> {
+        let tensor = Tensor::full(number, 4, &Device::Cpu).unwrap();
+        let origin = Origin {
+            owner: OWNER,
+            number: 0,
+            tensor: u64::from(number),
+        };
+        at_hand.came(origin, message(number), &tensor)
+    }
+
+    fn is_there(at_hand: &mut AtHand, number: u8) -> bool {
+        let found = at_hand.find(OWNER, &message(number), DType::U8, 4);
+        found.is_some()
+    }
+
+    #[test]
+    fn what_comes_for_the_second_time_is_kept_at_hand() {
+        let mut at_hand = AtHand::default();
+        comes(&mut at_hand, 1);
+        assert!(!is_there(&mut at_hand, 1));
+        comes(&mut at_hand, 1);
+        assert!(is_there(&mut at_hand, 1) && !is_there(&mut at_hand, 2));
+    }
+
+    #[test]
+    fn what_came_longest_ago_makes_room() {
+        let mut at_hand = AtHand::default();
+        for number in 0..MOST as u8 {
+            comes(&mut at_hand, number);
+            assert!(comes(&mut at_hand, number).is_none());
+        }
+        // The first one comes again: now the second one came longest ago.
+        assert!(is_there(&mut at_hand, 0));
+        comes(&mut at_hand, MOST as u8);
+        let gone = comes(&mut at_hand, MOST as u8).expect("one has to go");
+        assert_eq!(gone.to_vec1::<u8>().unwrap(), [1; 4]);
+        assert!(!is_there(&mut at_hand, 1));
+        for number in (0..=MOST as u8).filter(|&number| number != 1) {
+            assert!(is_there(&mut at_hand, number), "{number}");
+        }
     }
 }

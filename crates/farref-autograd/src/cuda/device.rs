@@ -30,6 +30,7 @@ pub struct Options {
     reserve: Option<u64>,
     exported: Option<u64>,
     pinned: PinnedOptions,
+    shared_from: usize,
 }
 
 /// Taken at once unless something else is said.
@@ -62,6 +63,13 @@ impl Options {
         self
     }
 
+    /// Tensors of fewer bytes are copied, also where they could be shared. By default none are: processes take turns on a GPU, and an
+    /// answer that is copied has to wait for two of them, several hundred microseconds.
+    pub fn shared_from(mut self, bytes: usize) -> Self {
+        self.shared_from = bytes;
+        self
+    }
+
     /// Opens devices this way from now on. An error if one is open already.
     pub fn set(self) -> Result<()> {
         let mut devices = lock();
@@ -83,6 +91,8 @@ pub(super) struct OpenDevice {
     /// None, with the reason, where memory cannot be shared.
     pub(super) pool: std::result::Result<Arc<SharedPool>, String>,
     pub(super) pinned: PinnedPool,
+    /// Below that many bytes tensors are copied.
+    pub(super) shared_from: usize,
 }
 
 impl OpenDevice {
@@ -194,6 +204,7 @@ pub(super) fn open(ordinal: u32) -> std::result::Result<Arc<OpenDevice>, String>
         candle,
         pool,
         pinned,
+        shared_from: options.shared_from,
     });
     devices.open.insert(ordinal, Arc::clone(&device));
     Ok(device)

@@ -2,10 +2,6 @@
 
 use std::collections::HashMap;
 
-use farref::Worker;
-
-use super::peers::Peers;
-
 /// Where a tensor is to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
@@ -91,20 +87,6 @@ impl DeviceMap {
         }
         map
     }
-}
-
-/// Says where tensors of this worker's CUDA devices arrive on the worker of that name, from now on. Before the two
-/// [meet](super::meet), so that the other one knows the way back.
-///
-/// ```no_run
-/// use farref_autograd::cuda::{DeviceMap, map_devices};
-///
-/// # fn example(me: &farref::Worker) {
-/// map_devices(me, "evaluator", DeviceMap::all_to_cpu());
-/// # }
-/// ```
-pub fn map_devices(worker: &Worker, peer: &str, map: DeviceMap) {
-    worker.extension::<Peers>().set_map(peer, map);
 }
 
 #[cfg(test)]

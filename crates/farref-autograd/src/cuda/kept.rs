@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use candle_core::Tensor;
 use farref_cuda::Exported;
 
+use super::memory;
 use crate::dropping;
 use crate::view::View;
 
@@ -13,11 +14,6 @@ use crate::view::View;
 pub(super) struct Kept {
     number: u64,
     table: Weak<Table>,
-    held: Option<Held>,
-}
-
-struct Held {
-    // In this order: memory that was given back does not count as exported any more, and another tensor may be there.
     exported: Option<Exported>,
     tensor: Tensor,
 }
@@ -49,7 +45,8 @@ impl Table {
         let kept = Arc::new(Kept {
             number,
             table: Arc::downgrade(self),
-            held: Some(Held { exported, tensor }),
+            exported,
+            tensor,
         });
         numbers.kept.insert(number, Arc::downgrade(&kept));
         (number, kept)
@@ -63,12 +60,9 @@ impl Table {
         view: &View,
     ) -> Option<Result<Tensor, String>> {
         let kept = self.lock().kept.get(&number).and_then(Weak::upgrade)?;
-        let tensor = &kept.held.as_ref()?.tensor;
-        let own = super::memory::with_allocation(tensor, |allocation, layout| {
-            let fits = allocation.elements == elements;
-            View::of(layout, allocation.elements).filter(|_| fits)
-        });
-        let own = own.flatten()?;
+        let tensor = &kept.tensor;
+        let (allocation, own) = memory::look_at(tensor)?;
+        let own = own.filter(|_| allocation.elements == elements)?;
         if own == *view {
             return Some(Ok(tensor.clone()));
         }
@@ -91,10 +85,9 @@ impl Drop for Kept {
         if let Some(table) = self.table.upgrade() {
             table.lock().kept.remove(&self.number);
         }
-        if let Some(held) = &mut self.held {
-            drop(held.exported.take());
-            dropping::bind_for(&held.tensor);
-        }
+        // Before the tensor: memory that was given back does not count as exported any more, and another one may be there.
+        drop(self.exported.take());
+        dropping::bind_for(&self.tensor);
     }
 }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::device_map::DeviceMap;
-use super::peers::{Peers, PoolId};
-use crate::error::Result;
+use super::peers::{Opened, Peers};
+use crate::error::{Error, Result};
 
 /// How tensors on CUDA devices go to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ struct Introduction {
     /// Where it sends tensors: from which of its devices to which.
     map: Vec<(u32, u32)>,
     /// The pools that it has opened, of the other one and of others.
-    opened: Vec<PoolId>,
+    opened: Opened,
 }
 
 /// Meets a peer: from then on tensors are shared with it that can be.
@@ -52,9 +52,14 @@ pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
     let peers = worker.extension::<Peers>();
     let introduction = introduce(&peers, peer.name());
     let (life, answer) = introduced::on(peer, introduction).await?;
-    let is_shared = take(worker, peer, life, answer).await;
+    // CT-4
+    if worker.peer_of(life).name() != peer.name() {
+        let reason = format!("worker `{}` says that it is another one", peer.name());
+        return Err(Error::Invalid(reason));
+    }
+    let is_shared = take(worker, life, answer).await?;
     if is_shared {
-        has_opened::on(peer, peers.pools()).await?;
+        has_opened::on(peer, peers.opened()).await?;
     }
     Ok(match is_shared {
         true => Path::Shared,
@@ -63,10 +68,13 @@ pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
 }
 
 /// The same in the background, if it was not done yet.
-pub(super) fn meet_later(peers: &Peers, worker: Worker, peer: Peer, life: NodeId) {
+pub(super) fn meet_later(peers: &Arc<Peers>, worker: &Worker, peer: Peer, life: NodeId) {
+    peers.know(worker, life);
     if peers.begin(life) {
-        in_background(async move {
-            if let Err(error) = meet(&worker, &peer).await {
+        let me = worker.clone();
+        // Whoever sends a tensor does not wait for this, and may have no runtime: the worker has one.
+        worker.runtime().spawn(async move {
+            if let Err(error) = meet(&me, &peer).await {
                 tracing::debug!(peer = peer.name(), %error, "tensors on CUDA devices are copied to this peer");
             }
         });
@@ -76,38 +84,24 @@ pub(super) fn meet_later(peers: &Peers, worker: Worker, peer: Peer, life: NodeId
 /// Has a peer meet the owner of memory that is to be handed on to it, in the background, if it was not asked to yet.
 pub(super) fn acquaint_later(
     peers: &Arc<Peers>,
+    worker: &Worker,
     peer: Peer,
     life: NodeId,
     owner: Peer,
     owners_life: NodeId,
 ) {
+    peers.know(worker, life);
     if !peers.begin_acquainting(life, owners_life) {
         return;
     }
     let peers = Arc::clone(peers);
-    in_background(async move {
-        match acquainted::on(&peer, owner).await {
-            Ok(opened) => peers.note_opened(life, &limited(opened)),
-            Err(error) => {
-                tracing::debug!(peer = peer.name(), %error, "tensors of a third worker are copied to this peer")
-            }
+    worker.runtime().spawn(async move {
+        let opened = acquainted::on(&peer, owner).await;
+        let noted = opened.map_err(Error::from);
+        if let Err(error) = noted.and_then(|opened| peers.note_opened(life, &opened)) {
+            tracing::debug!(peer = peer.name(), %error, "tensors of a third worker are copied to this peer");
         }
     });
-}
-
-/// Whoever sends a tensor does not wait for this, and may have no runtime.
-fn in_background(work: impl Future<Output = ()> + Send + 'static) {
-    let thread = std::thread::Builder::new().name("farref-cuda-meet".to_owned());
-    let begun = thread.spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().build();
-        match runtime {
-            Ok(runtime) => runtime.block_on(work),
-            Err(error) => tracing::debug!(%error, "tensors on CUDA devices are copied: no runtime to meet a peer"),
-        }
-    });
-    if let Err(error) = begun {
-        tracing::debug!(%error, "tensors on CUDA devices are copied: no thread to meet a peer");
-    }
 }
 
 /// What this worker says of itself.
@@ -119,31 +113,28 @@ fn introduce(peers: &Peers, to: &str) -> Introduction {
     Introduction {
         tickets: pools.map(|pool| pool.ticket()).collect(),
         map: peers.map(to).unwrap_or_default().pairs(),
-        opened: peers.pools(),
+        opened: peers.opened(),
     }
 }
 
 /// Opens what can be opened of what a peer has said. Says whether one of them has opened something of the other.
-async fn take(worker: &Worker, peer: &Peer, life: NodeId, said: Introduction) -> bool {
+async fn take(worker: &Worker, life: NodeId, said: Introduction) -> Result<bool> {
     let peers = worker.extension::<Peers>();
+    peers.know(worker, life);
+    peers.note_opened(life, &said.opened)?;
     let map = DeviceMap::of_pairs(&said.map);
     let known = Arc::clone(&peers);
     let tickets = said.tickets;
     // Sockets and the driver take their time.
-    let opened = tokio::task::spawn_blocking(move || open(&known, life, tickets)).await;
-    let opened = opened.unwrap_or_default();
-    let (me, pools) = (worker.node(), limited(said.opened));
+    let taken = tokio::task::spawn_blocking(move || {
+        let is_near = tickets.iter().any(Ticket::is_of_this_host);
+        (is_near, open(&known, life, tickets))
+    });
+    let (is_near, opened) = taken.await.unwrap_or_default();
+    let (me, pools) = (worker.node(), said.opened.pools);
     let is_shared = !opened.is_empty() || pools.iter().any(|&(owner, _)| owner == me);
-    peers.note_peer(life, map, opened);
-    peers.note_opened(life, &pools);
-    forget_when_gone(worker, peer, life);
-    is_shared
-}
-
-/// A peer's word, as much of it as can be true.
-fn limited(mut pools: Vec<PoolId>) -> Vec<PoolId> {
-    pools.truncate(MOST_POOLS);
-    pools
+    peers.note_peer(life, map, is_near, opened);
+    Ok(is_shared)
 }
 
 /// CT-4: each is looked at by `farref_cuda`; a peer has as many as it has devices.
@@ -169,17 +160,6 @@ fn open(peers: &Peers, owner: NodeId, tickets: Vec<Ticket>) -> Vec<(u64, Arc<Imp
 
 /// No host has more.
 const MOST_DEVICES: usize = 64;
-/// Nor is there so much on one.
-const MOST_POOLS: usize = 4096;
-
-fn forget_when_gone(worker: &Worker, peer: &Peer, life: NodeId) {
-    let peers = worker.extension::<Peers>();
-    let gone = peer.gone();
-    tokio::spawn(async move {
-        let _ = gone.await;
-        peers.forget(life);
-    });
-}
 
 /// A peer introduces itself. Answers who this is, and the same.
 #[farref::remote]
@@ -192,27 +172,24 @@ async fn introduced(caller: Introduction) -> Result<(NodeId, Introduction)> {
             tracing::debug!(error, "no CUDA device is opened for a peer");
         }
     }
-    take(&worker, &from, life, caller).await;
+    take(&worker, life, caller).await?;
     let peers = worker.extension::<Peers>();
     Ok((worker.node(), introduce(&peers, from.name())))
 }
 
 /// Meets a third worker. Says which pools are open here then.
 #[farref::remote]
-async fn acquainted(with: Peer) -> Result<Vec<PoolId>> {
+async fn acquainted(with: Peer) -> Result<Opened> {
     let (worker, ..) = who_calls()?;
     meet(&worker, &with).await?;
-    Ok(worker.extension::<Peers>().pools())
+    Ok(worker.extension::<Peers>().opened())
 }
 
 /// A peer has opened these pools.
 #[farref::remote]
-async fn has_opened(pools: Vec<PoolId>) -> Result<()> {
+async fn has_opened(opened: Opened) -> Result<()> {
     let (worker, _, life) = who_calls()?;
-    worker
-        .extension::<Peers>()
-        .note_opened(life, &limited(pools));
-    Ok(())
+    worker.extension::<Peers>().note_opened(life, &opened)
 }
 
 /// Who is called, and by whom.
@@ -222,4 +199,63 @@ fn who_calls() -> Result<(Worker, Peer, NodeId)> {
     let caller = Worker::caller().ok_or_else(outside)?;
     let life = Worker::caller_node().ok_or_else(outside)?;
     Ok((worker, caller, life))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use farref::testing::Cluster;
+
+    use super::*;
+
+    async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        for _ in 0..3000 {
+            if is_so() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not after 30 s: {what}");
+    }
+
+    /// CT-5: the thread on which a tensor is sent, and whatever runtime it has, are gone long before the peer is.
+    #[tokio::test]
+    async fn a_peer_that_was_met_in_the_background_is_forgotten_when_it_is_gone() {
+        let cluster = Cluster::start(2).await.unwrap();
+        let me = cluster.worker(0).clone();
+        let (peer, life) = (me.peer("worker1").unwrap(), cluster.worker(1).node());
+        let peers = me.extension::<Peers>();
+        let there = cluster.worker(1).extension::<Peers>();
+        let (worker, known) = (me.clone(), Arc::clone(&peers));
+        std::thread::spawn(move || meet_later(&known, &worker, peer, life))
+            .join()
+            .unwrap();
+        until("they have met", || there.knows(me.node())).await;
+        assert!(peers.knows(life));
+        cluster.crash(1).await;
+        until("it is forgotten", || !peers.knows(life)).await;
+        drop(me);
+        cluster.shutdown().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn however_often_two_meet_one_task_watches() {
+        let cluster = Cluster::start(2).await.unwrap();
+        let me = cluster.worker(0);
+        let peer = me.peer("worker1").unwrap();
+        let tasks = || me.runtime().metrics().num_alive_tasks();
+        meet(me, &peer).await.unwrap();
+        until("the first meeting is over", {
+            let mut last = usize::MAX;
+            move || std::mem::replace(&mut last, tasks()) == last
+        })
+        .await;
+        let before = tasks();
+        for _ in 0..50 {
+            meet(me, &peer).await.unwrap();
+        }
+        until("nothing is left of the others", || tasks() <= before).await;
+        cluster.shutdown().await.unwrap();
+    }
 }

@@ -7,9 +7,9 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Shape, Storage, Tensor};
-use farref_cuda::{CudaError, DeviceMemory, Download, ImportedMemory, StreamHandle};
+use farref_cuda::{CudaError, DeviceMemory, Download, ImportedMemory, PinnedPool, StreamHandle};
 
-use super::device::OpenDevice;
+use crate::view::View;
 
 /// The allocation that a tensor's elements are in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +28,20 @@ pub(super) fn ordinal(tensor: &Tensor) -> Option<u32> {
     }
 }
 
+/// Whether a tensor was made on this device of candle's: there may be others for the same GPU.
+pub(super) fn is_of(tensor: &Tensor, device: &CudaDevice) -> bool {
+    let of = tensor.device().as_cuda_device();
+    of.is_ok_and(|of| of.same_device(device))
+}
+
+/// Waits for all work on a tensor's GPU, on whichever streams of this process.
+pub(super) fn wait_for_all(tensor: &Tensor) -> Result<(), String> {
+    let device = tensor.device().as_cuda_device();
+    let device = device.map_err(|error| error.to_string())?;
+    let waited = device.cuda_stream().context().synchronize();
+    waited.map_err(|error| error.to_string())
+}
+
 /// Looks at the allocation behind a tensor, and how the tensor looks at it.
 pub(super) fn with_allocation<T>(
     tensor: &Tensor,
@@ -38,6 +52,13 @@ pub(super) fn with_allocation<T>(
         return None;
     };
     Some(look(allocation(storage), layout))
+}
+
+/// The allocation behind a tensor, and how the tensor looks at it, if that can be said.
+pub(super) fn look_at(tensor: &Tensor) -> Option<(Allocation, Option<View>)> {
+    with_allocation(tensor, |allocation, layout| {
+        (allocation, View::of(layout, allocation.elements))
+    })
 }
 
 macro_rules! each_type {
@@ -79,14 +100,15 @@ fn of_slice<T>(slice: &CudaSlice<T>) -> Allocation {
 #[allow(unsafe_code)]
 pub(super) fn download(
     tensor: &Tensor,
-    device: &OpenDevice,
+    pinned: &PinnedPool,
 ) -> Option<Result<Download, CudaError>> {
+    let stream = stream_of(tensor.device().as_cuda_device().ok()?);
     let size = tensor.dtype().size_in_bytes();
     let bytes = tensor.elem_count() * size;
     with_allocation(tensor, |allocation, layout| {
         let from = allocation.pointer + (layout.start_offset() * size) as u64;
         // SAFETY: the elements are there, and are not given back before the copy: that is in the order of the stream.
-        unsafe { device.pinned.download(from, bytes, device.stream()) }
+        unsafe { pinned.download(from, bytes, stream) }
     })
 }
 
@@ -96,12 +118,12 @@ pub(super) fn upload(
     bytes: &[u8],
     dtype: DType,
     shape: Shape,
-    device: &OpenDevice,
+    (device, pinned): (&CudaDevice, &PinnedPool),
     is_leaf: bool,
 ) -> Result<Tensor, String> {
     let text = |error: candle_core::Error| error.to_string();
     // SAFETY: all of it is written before anything reads it, in the order of the stream.
-    let storage = unsafe { device.candle.alloc_uninit(&shape, dtype) }.map_err(text)?;
+    let storage = unsafe { device.alloc_uninit(&shape, dtype) }.map_err(text)?;
     let allocation = allocation(&storage);
     if allocation.bytes != bytes.len() {
         return Err(format!(
@@ -111,11 +133,7 @@ pub(super) fn upload(
         ));
     }
     // SAFETY: so many bytes are there, and nobody else has them yet.
-    let copied = unsafe {
-        device
-            .pinned
-            .upload(bytes, allocation.pointer, device.stream())
-    };
+    let copied = unsafe { pinned.upload(bytes, allocation.pointer, stream_of(device)) };
     copied.map_err(|error| error.to_string())?;
     Ok(Tensor::from_storage(
         Storage::Cuda(storage),
@@ -164,7 +182,7 @@ pub(super) fn over(
     memory: Memory,
     dtype: DType,
     shape: Shape,
-    device: &OpenDevice,
+    device: &CudaDevice,
     is_leaf: bool,
 ) -> Result<(Tensor, Weak<CudaStream>), String> {
     let elements = shape.elem_count();
@@ -175,7 +193,7 @@ pub(super) fn over(
             memory.bytes()
         ));
     }
-    let candles = device.candle.cuda_stream();
+    let candles = device.cuda_stream();
     // SAFETY: candle's stream of this device, which the process keeps for good.
     let stream = unsafe { candles.context().wrap_borrowed_stream(candles.cu_stream()) };
     macro_rules! wrapped {
@@ -197,7 +215,7 @@ pub(super) fn over(
     let watched = Arc::downgrade(&stream);
     let storage = Storage::Cuda(CudaStorage {
         slice,
-        device: device.candle.clone(),
+        device: device.clone(),
     });
     let tensor = Tensor::from_storage(storage, shape, BackpropOp::none(), is_leaf);
     Ok((tensor, watched))

@@ -34,8 +34,7 @@
 //! stream goes on; and the reference is dropped when the receiver's stream has done what it was given before the tensor was
 //! dropped.
 //!
-//! The memory is the same on both sides: whoever changes it in place changes it for all. Tensors below 64 KiB are copied,
-//! which takes less than sharing them does. A tensor that comes for the second time is kept at hand for a second after it came last, so that
+//! The memory is the same on both sides: whoever changes it in place changes it for all. A tensor that comes for the second time is kept at hand for a second after it came last, so that
 //! it need not be mapped again: so long its owner keeps its memory, too.
 //!
 //! # Invariants
@@ -43,7 +42,8 @@
 //! - **CT-1** Memory that another process uses is kept until its reference is released, by that process or for it.
 //! - **CT-2** A reference to memory is released after the work that was given to the stream before the tensor was dropped.
 //! - **CT-3** What cannot be shared is copied: nothing waits for another process, and nothing fails for want of a meeting.
-//! - **CT-4** Nothing that a peer says of its memory is believed unchecked.
+//! - **CT-4** Nothing that a peer says of its memory is believed unchecked, and of what it says no more is kept than a limit.
+//! - **CT-5** What is known of a peer is forgotten when that life of it is over, however the two have met.
 //! - **CT-6** All threads of a process give their work on a device to one stream: so it is done in the order in which it was given, and the
 //!   event of an export, or of a release, stands for all of it.
 
@@ -56,8 +56,10 @@ mod meeting;
 mod memory;
 mod peers;
 mod travel;
+mod watching;
 
 pub use device::{Options, Usage, device, is_available, usage};
-pub use device_map::{DeviceMap, Target, map_devices};
+pub use device_map::{DeviceMap, Target};
 pub use meeting::{Path, meet};
+pub use peers::map_devices;
 pub(crate) use travel::{copied, leaving, shared};

@@ -3,12 +3,18 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use farref::Transfer;
 use farref::context::{Extension, NodeId};
+use farref::{Transfer, Worker};
 use farref_cuda::ImportedPool;
+use serde::{Deserialize, Serialize};
 
 use super::device_map::{DeviceMap, Target};
 use super::kept::Table;
+use super::watching::Watcher;
+use crate::error::{Error, Result};
+
+/// As many pools as no host has.
+const MOST_POOLS: usize = 4096;
 
 /// What a worker knows of the devices of others.
 #[derive(Default)]
@@ -25,33 +31,60 @@ struct State {
     lives: HashMap<NodeId, Standing>,
     /// The pools of others that are open here.
     pools: HashMap<PoolId, Arc<ImportedPool>>,
+    /// How often that has changed.
+    changes: u64,
+    /// Forgets those who are gone.
+    watcher: Option<Watcher>,
 }
 
 /// A pool: whose it is, and its number there.
 pub(super) type PoolId = (NodeId, u64);
+
+/// The pools of others that a worker has opened, all of them, as it says.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename = "farref_autograd::cuda::Opened")]
+pub(super) struct Opened {
+    /// What is said later has a higher number.
+    change: u64,
+    pub(super) pools: Vec<PoolId>,
+}
 
 /// How a worker stands to one life of another.
 #[derive(Default)]
 struct Standing {
     /// Whether they are meeting, or have met.
     has_begun: bool,
-    /// The pools that it has opened: of this worker, and of others.
+    /// The pools that it has opened, of this worker and of others, as it said last.
     opened: HashSet<PoolId>,
+    said: u64,
     /// Those whom it was asked to meet.
     acquainted: HashSet<NodeId>,
     /// Where it sends tensors of its devices.
     map: DeviceMap,
+    /// Whether it is on this host.
+    is_near: bool,
 }
 
 impl Extension for Peers {}
 
+/// Says where tensors of this worker's CUDA devices arrive on the worker of that name, from now on. Before the two
+/// [meet](super::meet), so that the other one knows the way back.
+///
+/// ```no_run
+/// use farref_autograd::cuda::{DeviceMap, map_devices};
+///
+/// # fn example(me: &farref::Worker) {
+/// map_devices(me, "evaluator", DeviceMap::all_to_cpu());
+/// # }
+/// ```
+pub fn map_devices(worker: &Worker, peer: &str, map: DeviceMap) {
+    let peers = worker.extension::<Peers>();
+    peers.state().maps.insert(Arc::from(peer), map);
+}
+
 impl Peers {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn set_map(&self, peer: &str, map: DeviceMap) {
-        self.state().maps.insert(Arc::from(peer), map);
     }
 
     /// What is said for a peer.
@@ -72,6 +105,32 @@ impl Peers {
         back.unwrap_or(Target::Cuda(here))
     }
 
+    /// Begins to know a life of a peer, if it is not known: until it is gone (CT-5). Nothing is noted of those who are not known.
+    pub(super) fn know(self: &Arc<Self>, worker: &Worker, life: NodeId) {
+        let earlier = self.state().begin(life);
+        let Some(earlier) = earlier else {
+            return;
+        };
+        // The driver takes its time.
+        drop(earlier);
+        let gone = worker.peer_of(life).gone();
+        let of = worker.downgrade();
+        let gone = async move {
+            let _ = gone.await;
+            of.upgrade().is_some_and(|worker| worker.is_member())
+        };
+        let mut state = self.state();
+        let watcher = state.watcher.get_or_insert_with(|| {
+            let peers = Arc::downgrade(self);
+            Watcher::start(worker.runtime(), move |life| {
+                if let Some(peers) = peers.upgrade() {
+                    peers.forget(life);
+                }
+            })
+        });
+        watcher.add(life, gone);
+    }
+
     /// Whether a peer has opened a pool.
     pub(super) fn has_opened(&self, life: NodeId, pool: PoolId) -> bool {
         let state = self.state();
@@ -79,40 +138,64 @@ impl Peers {
         standing.is_some_and(|standing| standing.opened.contains(&pool))
     }
 
-    /// Notes that a peer has opened these.
-    pub(super) fn note_opened(&self, life: NodeId, pools: &[PoolId]) {
-        let mut state = self.state();
-        state.lives.entry(life).or_default().opened.extend(pools);
+    /// Notes the pools that a peer says it has opened, in the place of what it has said before.
+    pub(super) fn note_opened(&self, life: NodeId, opened: &Opened) -> Result<()> {
+        let said = opened.pools.len();
+        if said > MOST_POOLS {
+            return Err(Error::TooManyPools {
+                said,
+                limit: MOST_POOLS,
+            });
+        }
+        // What was said earlier may come later.
+        if let Some(standing) = self.state().lives.get_mut(&life)
+            && standing.said <= opened.change
+        {
+            standing.said = opened.change;
+            standing.opened = opened.pools.iter().copied().collect();
+        }
+        Ok(())
     }
 
-    /// Notes a peer's pools that are open here, and its map.
+    /// Whether a peer is known to be on this host.
+    pub(super) fn is_near(&self, life: NodeId) -> bool {
+        let state = self.state();
+        (state.lives.get(&life)).is_some_and(|standing| standing.is_near)
+    }
+
+    /// Notes a peer's pools that are open here, its map, and whether it is on this host.
     pub(super) fn note_peer(
         &self,
         life: NodeId,
         map: DeviceMap,
+        is_near: bool,
         pools: Vec<(u64, Arc<ImportedPool>)>,
     ) {
         let mut state = self.state();
-        let standing = state.lives.entry(life).or_default();
+        let Some(standing) = state.lives.get_mut(&life) else {
+            return;
+        };
         standing.has_begun = true;
         standing.map = map;
+        standing.is_near = is_near;
         let pools = pools.into_iter();
         let pools = pools.map(|(number, pool)| ((life, number), pool));
         state.pools.extend(pools);
+        state.changes += 1;
     }
 
     /// Whether the two are to meet now: not if they have, or are about to.
     pub(super) fn begin(&self, life: NodeId) -> bool {
         let mut state = self.state();
-        let standing = state.lives.entry(life).or_default();
-        !std::mem::replace(&mut standing.has_begun, true)
+        let standing = state.lives.get_mut(&life);
+        standing.is_some_and(|standing| !std::mem::replace(&mut standing.has_begun, true))
     }
 
     /// Whether a peer is to be asked to meet a third one: once.
     pub(super) fn begin_acquainting(&self, life: NodeId, with: NodeId) -> bool {
         let mut state = self.state();
-        let standing = state.lives.entry(life).or_default();
-        standing.acquainted.insert(with)
+        let standing = state.lives.get_mut(&life);
+        standing.is_some_and(|standing| standing.acquainted.insert(with))
     }
 
     /// A pool, if it is open here.
@@ -121,19 +204,134 @@ impl Peers {
     }
 
     /// All that are open here.
-    pub(super) fn pools(&self) -> Vec<PoolId> {
-        self.state().pools.keys().copied().collect()
+    pub(super) fn opened(&self) -> Opened {
+        let state = self.state();
+        Opened {
+            change: state.changes,
+            pools: state.pools.keys().copied().collect(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn knows(&self, life: NodeId) -> bool {
+        self.state().lives.contains_key(&life)
     }
 
     /// The peer is gone: so is what was open of it, but for what is used.
-    pub(super) fn forget(&self, life: NodeId) {
-        let gone: Vec<_> = {
-            let mut state = self.state();
-            state.lives.remove(&life);
-            let pools = state.pools.extract_if(|&(owner, _), _| owner == life);
-            pools.collect()
-        };
+    fn forget(&self, life: NodeId) {
+        let gone = self.state().forget(|other| other == life);
         // The driver takes its time.
         drop(gone);
+    }
+}
+
+impl State {
+    /// Begins to know a life, and returns what was open of earlier ones of the same worker, which are gone then. None if it is known,
+    /// or gone itself: a later one is.
+    fn begin(&mut self, life: NodeId) -> Option<Vec<(PoolId, Arc<ImportedPool>)>> {
+        let is_of_same = |other: NodeId| other.worker == life.worker;
+        let mut known = self.lives.keys();
+        if known.any(|&known| is_of_same(known) && known.incarnation >= life.incarnation) {
+            return None;
+        }
+        let earlier = self.forget(is_of_same);
+        self.lives.insert(life, Standing::default());
+        Some(earlier)
+    }
+
+    /// Returns what was open of them.
+    fn forget(&mut self, is_gone: impl Fn(NodeId) -> bool) -> Vec<(PoolId, Arc<ImportedPool>)> {
+        self.lives.retain(|&life, _| !is_gone(life));
+        for standing in self.lives.values_mut() {
+            standing.opened.retain(|&(owner, _)| !is_gone(owner));
+            standing.acquainted.retain(|&owner| !is_gone(owner));
+        }
+        let pools = self.pools.extract_if(|&(owner, _), _| is_gone(owner));
+        let pools: Vec<_> = pools.collect();
+        if !pools.is_empty() {
+            self.changes += 1;
+        }
+        pools
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: NodeId = NodeId::new(0, 1);
+
+    fn said(change: u64, pools: &[PoolId]) -> Opened {
+        let pools = pools.to_vec();
+        Opened { change, pools }
+    }
+
+    fn with(life: NodeId) -> Peers {
+        let peers = Peers::default();
+        assert!(peers.state().begin(life).is_some());
+        peers
+    }
+
+    #[test]
+    fn what_a_peer_says_takes_the_place_of_what_it_said_before() {
+        let (peer, third) = (NodeId::new(1, 1), NodeId::new(2, 1));
+        let peers = with(peer);
+        peers.note_opened(peer, &said(1, &[(OWN, 7)])).unwrap();
+        peers.note_opened(peer, &said(3, &[(third, 8)])).unwrap();
+        assert!(peers.has_opened(peer, (third, 8)) && !peers.has_opened(peer, (OWN, 7)));
+        // It was said before, and has come only now.
+        peers.note_opened(peer, &said(2, &[(OWN, 7)])).unwrap();
+        assert!(peers.has_opened(peer, (third, 8)) && !peers.has_opened(peer, (OWN, 7)));
+    }
+
+    /// CT-4
+    #[test]
+    fn a_peer_that_says_too_much_is_refused_and_nothing_of_it_is_kept() {
+        let peer = NodeId::new(1, 1);
+        let peers = with(peer);
+        let mut pools: Vec<_> = (0..MOST_POOLS as u64).map(|pool| (OWN, pool)).collect();
+        peers.note_opened(peer, &said(1, &pools)).unwrap();
+        assert!(peers.has_opened(peer, (OWN, 0)));
+        pools.push((OWN, u64::MAX));
+        let refused = peers.note_opened(peer, &said(2, &pools));
+        let limit = MOST_POOLS;
+        assert!(
+            matches!(refused, Err(Error::TooManyPools { said, limit: at }) if said == limit + 1 && at == limit),
+            "{refused:?}"
+        );
+        assert!(!peers.has_opened(peer, (OWN, u64::MAX)));
+    }
+
+    /// CT-5
+    #[test]
+    fn nothing_is_left_of_a_life_that_is_gone_nor_noted_of_it_later() {
+        let (gone, other) = (NodeId::new(1, 1), NodeId::new(2, 1));
+        let peers = with(gone);
+        peers.state().begin(other).unwrap();
+        peers
+            .note_opened(other, &said(1, &[(gone, 7), (OWN, 8)]))
+            .unwrap();
+        assert!(peers.begin(gone) && peers.begin_acquainting(other, gone));
+        peers.forget(gone);
+        assert!(!peers.has_opened(other, (gone, 7)) && peers.has_opened(other, (OWN, 8)));
+        peers.note_opened(gone, &said(1, &[(OWN, 8)])).unwrap();
+        peers.note_peer(gone, DeviceMap::new(), true, Vec::new());
+        assert!(!peers.is_near(gone));
+        assert!(!peers.begin(gone) && !peers.begin_acquainting(gone, other));
+        assert_eq!(peers.state().lives.len(), 1);
+        assert!(peers.state().lives[&other].acquainted.is_empty());
+    }
+
+    /// CT-5
+    #[test]
+    fn a_later_life_takes_the_place_of_an_earlier_one() {
+        let [first, second] = [1, 2].map(|incarnation| NodeId::new(1, incarnation));
+        let peers = with(first);
+        assert!(peers.state().begin(second).is_some());
+        assert!(peers.state().begin(first).is_none(), "it is gone");
+        assert!(peers.state().begin(second).is_none(), "it is known");
+        let state = peers.state();
+        let lives: Vec<_> = state.lives.keys().collect();
+        assert_eq!(lives, [&second]);
     }
 }

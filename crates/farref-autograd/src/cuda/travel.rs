@@ -19,36 +19,40 @@ use crate::place::{KeptTensor, Place, SharedMemory};
 use crate::tensor::Tensor;
 use crate::view::View;
 
-/// Below that many bytes a copy takes less than sharing does.
-const SHARED_FROM: usize = 64 << 10;
 /// Up to that many bytes are copied without page-locked memory.
 const COPIED_PLAINLY: usize = 64 << 10;
 
 /// Where a tensor on a CUDA device is to be, and the elements that go along.
 pub(crate) fn leaving(tensor: &CandleTensor) -> Result<(Option<Place>, Buffer), String> {
     let here = memory::ordinal(tensor).ok_or("a tensor of an unknown device")?;
+    let device = device::open(here).ok();
+    let device = device.filter(|device| memory::is_of(tensor, &device.candle));
+    let device = device.as_deref();
     // Outside of a call nobody knows who will read it.
     let Some(transfer) = Transfer::outgoing() else {
-        return Ok((None, download(tensor, here)?));
+        return Ok((None, download(tensor, device, false)?));
     };
     let worker = transfer.worker();
     let peers = worker.extension::<Peers>();
-    match peers.target(&transfer, here) {
-        Target::Cpu => Ok((None, download(tensor, here)?)),
-        Target::Cuda(there) => match share(tensor, here, &transfer, &worker, &peers)? {
-            Some(memory) => Ok((
-                Some(Place::Shared(there, memory)),
-                Buffer::from_vec(Vec::<u8>::new()),
-            )),
-            None => Ok((Some(Place::Cuda(there)), download(tensor, here)?)),
-        },
+    let target = peers.target(&transfer, here);
+    if let Target::Cuda(there) = target
+        && let Some(memory) = share(tensor, (here, device), &transfer, &worker, &peers)?
+    {
+        let nothing = Buffer::from_vec(Vec::<u8>::new());
+        return Ok((Some(Place::Shared(there, memory)), nothing));
     }
+    let place = match target {
+        Target::Cpu => None,
+        Target::Cuda(there) => Some(Place::Cuda(there)),
+    };
+    let is_near = peers.is_near(transfer.life());
+    Ok((place, download(tensor, device, is_near)?))
 }
 
 /// The tensor's memory, for whom it goes to. None if it has to be copied (CT-3).
 fn share(
     tensor: &CandleTensor,
-    here: u32,
+    (here, device): (u32, Option<&OpenDevice>),
     transfer: &Transfer,
     worker: &Worker,
     peers: &Arc<Peers>,
@@ -56,14 +60,13 @@ fn share(
     if !memory::has_whole_bytes(tensor.dtype()) || tensor.elem_count() == 0 {
         return Ok(None);
     }
-    let looked = memory::with_allocation(tensor, |allocation, layout| {
-        (allocation, View::of(layout, allocation.elements))
-    });
-    let Some((allocation, view)) = looked else {
+    let Some((allocation, view)) = memory::look_at(tensor) else {
         return Ok(None);
     };
     let is_own = transfer.life() == worker.node();
-    if !is_own && allocation.bytes < SHARED_FROM {
+    // What order the work of another device of candle's is in, nobody here knows.
+    let device = device.filter(|device| allocation.bytes >= device.shared_from);
+    if !is_own && device.is_none() {
         return Ok(None);
     }
     if let Some(view) = &view
@@ -78,25 +81,21 @@ fn share(
         None => {
             let copy = tensor.copy().and_then(|copy| copy.contiguous());
             let copy = copy.map_err(|error| error.to_string())?.detach();
-            let looked = memory::with_allocation(&copy, |allocation, layout| {
-                (allocation, View::of(layout, allocation.elements))
-            });
-            let Some((allocation, Some(view))) = looked else {
+            let Some((allocation, Some(view))) = memory::look_at(&copy) else {
                 return Ok(None);
             };
             (copy, allocation, view)
         }
     };
     let elements = allocation.elements;
-    let (export, exported) = match is_own {
-        true => (Vec::new(), None),
-        false => {
-            let device = device::open(here)?;
+    let (export, exported) = match device.filter(|_| !is_own) {
+        None => (Vec::new(), None),
+        Some(device) => {
             let Ok(pool) = &device.pool else {
                 return Ok(None);
             };
             if !peers.has_opened(transfer.life(), (worker.node(), pool.ticket().pool())) {
-                meeting::meet_later(peers, worker.clone(), transfer.peer(), transfer.life());
+                meeting::meet_later(peers, worker, transfer.peer(), transfer.life());
                 return Ok(None);
             }
             match pool.export(allocation.pointer, allocation.bytes as u64, device.stream()) {
@@ -170,7 +169,7 @@ fn hand_on(
     }
     let (to, life) = (transfer.peer(), transfer.life());
     if !peers.has_opened(life, (memory.owner, message.pool())) {
-        meeting::acquaint_later(peers, to, life, owner, memory.owner);
+        meeting::acquaint_later(peers, worker, to, life, owner, memory.owner);
         return Some(None);
     }
     memory.export = write(&message).ok()?;
@@ -182,25 +181,44 @@ fn write(message: &ExportMessage) -> Result<Vec<u8>, String> {
 }
 
 /// The elements of a tensor, as they are sent.
-fn download(tensor: &CandleTensor, here: u32) -> Result<Buffer, String> {
+///
+/// Sent while they are being copied; but one who is near reads them where they are (if it talks to this worker as those of one host do), for which they have
+/// to be there.
+fn download(
+    tensor: &CandleTensor,
+    device: Option<&OpenDevice>,
+    is_near: bool,
+) -> Result<Buffer, String> {
     let text = |error: candle_core::Error| error.to_string();
     let bytes = tensor.elem_count() * tensor.dtype().size_in_bytes();
+    let Some(device) = device else {
+        // Whose work is on streams that are not known here.
+        memory::wait_for_all(tensor)?;
+        return plainly(tensor);
+    };
     if bytes > COPIED_PLAINLY && memory::has_whole_bytes(tensor.dtype()) {
         let tensor = tensor.contiguous().map_err(text)?.detach();
-        let device = device::open(here)?;
-        if let Some(staged) = Staged::begin(tensor, &device)? {
+        if let Some(mut staged) = Staged::begin(tensor, device)? {
+            if is_near {
+                staged.complete()?;
+            }
             return Ok(Buffer::from_source(Arc::new(staged)));
         }
     }
-    let tensor = tensor.to_device(&Device::Cpu).map_err(text)?;
-    Tensor::from(tensor)
-        .to_buffer()
-        .map_err(|error| error.to_string())
+    plainly(tensor)
+}
+
+/// The same, without page-locked memory.
+fn plainly(tensor: &CandleTensor) -> Result<Buffer, String> {
+    let tensor = tensor.to_device(&Device::Cpu);
+    let tensor = Tensor::from(tensor.map_err(|error| error.to_string())?);
+    tensor.to_buffer().map_err(|error| error.to_string())
 }
 
 /// Elements that are being copied to the host.
 struct Staged {
     download: Download,
+    is_complete: bool,
     width: Width,
     /// Not to go before the copy is done.
     tensor: CandleTensor,
@@ -210,7 +228,7 @@ impl Staged {
     /// None if so much memory cannot be locked now.
     fn begin(tensor: CandleTensor, device: &OpenDevice) -> Result<Option<Self>, String> {
         let size = tensor.dtype().size_in_bytes();
-        let begun = memory::download(&tensor, device);
+        let begun = memory::download(&tensor, &device.pinned);
         let download = match begun {
             Some(Ok(download)) => download,
             Some(Err(CudaError::LimitReached { .. })) | None => return Ok(None),
@@ -224,9 +242,17 @@ impl Staged {
         };
         Ok(Some(Self {
             download,
+            is_complete: false,
             width,
             tensor,
         }))
+    }
+
+    /// Waits until they have been copied.
+    fn complete(&mut self) -> Result<(), String> {
+        let copied = self.download.wait_all();
+        self.is_complete = copied.is_ok();
+        copied.map_err(|error| error.to_string())
     }
 }
 
@@ -244,6 +270,10 @@ impl Source for Staged {
 
     fn width(&self) -> Width {
         self.width
+    }
+
+    fn address(&self) -> Option<usize> {
+        self.is_complete.then(|| self.download.address())
     }
 
     fn look(&self, range: Range<usize>, look: &mut dyn FnMut(&[u8])) {
@@ -279,7 +309,8 @@ pub(crate) fn copied(
             &copy
         }
     };
-    let tensor = memory::upload(bytes, dtype, Shape::from(shape), &device, requires_grad)?;
+    let place = (&device.candle, &device.pinned);
+    let tensor = memory::upload(bytes, dtype, Shape::from(shape), place, requires_grad)?;
     Ok(tensor.into())
 }
 

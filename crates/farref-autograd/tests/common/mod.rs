@@ -1,8 +1,10 @@
 //! The fixture: a group of workers in one process, and at the end the proof that nothing is left.
 #![allow(dead_code)]
 
+pub(crate) mod processes;
 pub(crate) mod program;
 pub(crate) mod spread;
+pub(crate) mod training;
 
 use std::time::Duration;
 

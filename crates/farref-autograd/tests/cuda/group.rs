@@ -1,7 +1,5 @@
 //! Groups of processes, each with the GPU, and what they can be asked for.
 
-use std::path::PathBuf;
-use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,137 +7,111 @@ use farref::{Peer, Worker};
 use farref_autograd::cuda::{self, Options, Path};
 use farref_autograd::{Error, Tensor};
 
-/// Tells a process of the test that it is a worker: rank, number of workers, how much it reserves, how much it exports, where they
-/// meet.
-pub(crate) const ROLE: &str = "FARREF_CUDA_TEST";
+use crate::common::eventually;
+use crate::common::processes::{Processes, Role, Wire};
+
 /// What a process reserves.
 const RESERVE: u64 = 2 << 30;
 
-pub(crate) fn in_runtime(test: impl Future<Output = Result<()>>) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(test)
+/// How a process uses the GPU, and the others.
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    /// It exports at most so many bytes.
+    pub(crate) exported: u64,
+    /// It shares tensors of so many bytes.
+    pub(crate) shared_from: usize,
+    pub(crate) wire: Wire,
 }
 
-async fn join(rank: u32, workers: u32, place: &str) -> Result<Worker> {
-    let worker = Worker::builder(format!("worker{rank}"))
-        .rank(rank)
-        .world_size(workers)
-        .rendezvous(place)
-        .fail_on_leaks(true)
-        .join()
-        .await?;
-    Ok(worker)
-}
+impl Setup {
+    pub(crate) const USUAL: Self = Self {
+        exported: 8 << 30,
+        shared_from: 0,
+        wire: Wire::Usual,
+    };
 
-pub(crate) async fn be_worker(role: &str) -> Result<()> {
-    let mut words = role.splitn(4, ' ');
-    let mut next = || words.next().context("a word of the role");
-    let (rank, workers, exported) = (next()?.parse()?, next()?.parse()?, next()?.parse()?);
-    Options::new().reserve(RESERVE).exported(exported).set()?;
-    let me = join(rank, workers, next()?).await?;
-    me.shutdown().await?;
-    Ok(())
-}
-
-/// Worker 0 is this process, the others are its children.
-pub(crate) struct Processes {
-    pub(crate) me: Worker,
-    children: Vec<Child>,
-    place: PathBuf,
-}
-
-impl Processes {
-    /// They have met.
-    pub(crate) async fn start(workers: u32) -> Result<Self> {
-        Self::start_with(workers, 8 << 30).await
+    fn words(self) -> String {
+        let Self {
+            exported,
+            shared_from,
+            wire,
+        } = self;
+        format!("{exported} {shared_from} {wire:?}")
     }
 
-    /// The children export at most so many bytes.
-    pub(crate) async fn start_with(workers: u32, exported: u64) -> Result<Self> {
-        // The first one opens the device.
-        let _ = Options::new().reserve(RESERVE).exported(8 << 30).set();
-        cuda::device(0)?;
-        let place = std::env::temp_dir().join(format!("farref-cuda-{:x}", fastrand::u64(..)));
-        let address = format!("file://{}", place.display());
-        let mut children = Vec::new();
-        for rank in 1..workers {
-            let child = Command::new(std::env::current_exe()?)
-                .env(ROLE, format!("{rank} {workers} {exported} {address}"))
-                .spawn()?;
-            children.push(child);
-        }
-        let me = join(0, workers, &address).await?;
-        let group = Self {
-            me,
-            children,
-            place,
-        };
-        for rank in 1..workers {
-            let path = cuda::meet(&group.me, &group.peer(rank)?).await?;
-            ensure!(path == Path::Shared, "{path:?}");
-        }
-        for from in 1..workers {
-            for to in (1..workers).filter(|&to| to != from) {
-                meet::on(&group.peer(from)?, group.peer(to)?).await?;
-            }
-        }
-        Ok(group)
-    }
-
-    pub(crate) fn peer(&self, rank: u32) -> Result<Peer> {
-        Ok(self.me.peer(&format!("worker{rank}"))?)
-    }
-
-    /// Kills the child with this rank, of those that are left the one started at that place.
-    pub(crate) fn kill(&mut self, rank: usize) -> Result<()> {
-        let mut child = self.children.remove(rank - 1);
-        let killed = child.kill();
-        child.wait()?;
-        Ok(killed?)
-    }
-
-    /// Nobody uses memory of anybody, and everybody ends well.
-    pub(crate) async fn finish(self) -> Result<()> {
-        eventually("nothing is shared any more", || {
-            let used = cuda::usage();
-            used.exported == 0 && used.imported == 0
+    fn read(words: &str) -> Result<Self> {
+        let mut words = words.split(' ');
+        let mut next = || words.next().context("a word of the setup");
+        let (exported, shared_from, wire) = (next()?, next()?, next()?);
+        let wires = [Wire::Usual, Wire::Unix, Wire::Tcp];
+        let wire = wires
+            .into_iter()
+            .find(|known| format!("{known:?}") == wire)
+            .with_context(|| format!("no wire `{wire}`"))?;
+        Ok(Self {
+            exported: exported.parse()?,
+            shared_from: shared_from.parse()?,
+            wire,
         })
-        .await?;
-        for peer in self.me.peers() {
-            let began = Instant::now();
-            while usage::on(&peer).await? != (0, 0) {
-                ensure!(
-                    began.elapsed() < PATIENCE,
-                    "{} still shares memory",
-                    peer.name()
-                );
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        }
-        self.me.shutdown().await?;
-        for mut child in self.children {
-            let status = child.wait()?;
-            ensure!(status.success(), "{status}");
-        }
-        drop(std::fs::remove_file(&self.place));
-        drop(std::fs::remove_dir_all(&self.place));
-        Ok(())
     }
+
+    fn options(self) -> Options {
+        let options = Options::new().reserve(RESERVE).exported(self.exported);
+        options.shared_from(self.shared_from)
+    }
+}
+
+pub(crate) async fn be_worker(role: &Role) -> Result<()> {
+    let setup = Setup::read(&role.words)?;
+    setup.options().set()?;
+    role.serve(setup.wire).await
+}
+
+/// They have met.
+pub(crate) async fn start(workers: u32) -> Result<Processes> {
+    start_with(workers, Setup::USUAL, Setup::USUAL).await
+}
+
+/// This process is set up in one way, if it is its first group, and its children in another.
+pub(crate) async fn start_with(workers: u32, here: Setup, there: Setup) -> Result<Processes> {
+    // The first one opens the device.
+    let _ = here.options().set();
+    cuda::device(0)?;
+    let group = Processes::start(workers, &there.words(), here.wire).await?;
+    for rank in 1..workers {
+        let path = cuda::meet(&group.me, &group.peer(rank)?).await?;
+        ensure!(path == Path::Shared, "{path:?}");
+    }
+    for from in 1..workers {
+        for to in (1..workers).filter(|&to| to != from) {
+            meet::on(&group.peer(from)?, group.peer(to)?).await?;
+        }
+    }
+    Ok(group)
+}
+
+/// Nobody uses memory of anybody, and everybody ends well.
+pub(crate) async fn finish(group: Processes) -> Result<()> {
+    eventually("nothing is shared any more", || {
+        let used = cuda::usage();
+        used.exported == 0 && used.imported == 0
+    })
+    .await?;
+    for peer in group.me.peers() {
+        let began = Instant::now();
+        while usage::on(&peer).await? != (0, 0) {
+            ensure!(
+                began.elapsed() < PATIENCE,
+                "{} still shares memory",
+                peer.name()
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+    group.shutdown().await
 }
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        ensure!(began.elapsed() < PATIENCE, "not in time: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
-}
 
 /// A tensor on the GPU of one number.
 pub(crate) fn filled(number: f32, elements: usize) -> Result<Tensor> {

@@ -1,6 +1,9 @@
 //! Tensors on a real CUDA device, between real processes: values, references, gradients, death. Needs a GPU, and the feature
 //! `cuda`: docs/cuda.md says how this is built and run.
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod gradients;
 mod group;
 mod memory;
@@ -10,26 +13,17 @@ mod values;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use common::processes::{Role, exit_code, in_runtime};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 fn main() -> ExitCode {
-    if let Ok(role) = std::env::var(group::ROLE) {
-        return match group::in_runtime(group::be_worker(&role)) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:?}");
-                ExitCode::FAILURE
-            }
-        };
+    if let Some(role) = Role::of_this_process() {
+        let served = role.and_then(|role| in_runtime(group::be_worker(&role)));
+        return exit_code(served);
     }
-    if std::env::args().nth(1).as_deref() == Some("times") {
-        return match group::in_runtime(times::measure()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error:?}");
-                ExitCode::FAILURE
-            }
-        };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().map(String::as_str) == Some("times") {
+        return exit_code(times::measure(&arguments[1..]));
     }
     let mut arguments = Arguments::from_args();
     // One GPU, and tests that look at how much of it is used.
@@ -42,12 +36,13 @@ fn main() -> ExitCode {
     macro_rules! trials {
         ($($module:ident::$name:ident),* $(,)?) => {
             vec![$(trial(concat!(stringify!($module), "::", stringify!($name)), || {
-                group::in_runtime($module::$name())
+                in_runtime($module::$name())
             })),*]
         };
     }
     let trials = trials![
         values::every_type_arrives_as_it_is_shared_and_copied,
+        values::a_tensor_of_another_device_of_candles_arrives,
         values::every_view_arrives_as_what_it_shows,
         values::many_tensors_travel_in_one_message,
         values::what_a_peer_computes_on_shared_memory_is_right_whatever_is_still_running,

@@ -2,10 +2,11 @@
 
 use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, RRef};
-use farref_autograd::{Error, Tensor, cuda};
+use farref_autograd::{Tensor, cuda};
 use farref_cuda::Cuda;
 
-use crate::group::{Processes, counting, eventually, filled, sum, usage};
+use crate::common::{Failed, eventually};
+use crate::group::{Setup, counting, filled, finish, start, start_with, sum, usage};
 
 const GIB: usize = 1 << 30;
 
@@ -20,7 +21,7 @@ fn keep(tensor: Tensor) -> Tensor {
 }
 
 pub(crate) async fn shared_tensors_take_no_memory_of_the_receiver() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let quarter = GIB / 4;
     let tensors: Vec<Tensor> = (0..6)
@@ -45,11 +46,11 @@ pub(crate) async fn shared_tensors_take_no_memory_of_the_receiver() -> Result<()
         free()?
     );
     drop((first, kept, tensors));
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn ct1_memory_is_kept_until_its_last_user_has_let_go() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let kept = keep::on(&peer, counting(1.0, 1 << 20)?).remote();
     kept.confirmed().await?;
@@ -62,18 +63,18 @@ pub(crate) async fn ct1_memory_is_kept_until_its_last_user_has_let_go() -> Resul
     let elements = (1 << 20) as f64;
     ensure!(all == elements + elements * (elements - 1.0) / 2.0, "{all}");
     drop((kept, others));
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn ct1_what_a_killed_peer_used_is_released() -> Result<()> {
-    let mut group = Processes::start(3).await?;
+    let mut group = start(3).await?;
     let kept = keep::on(&group.peer(1)?, counting(0.0, 1 << 20)?).remote();
     kept.confirmed().await?;
     ensure!(cuda::usage().exported == 4 << 20);
     group.kill(1)?;
     eventually("its memory is released", || cuda::usage().exported == 0).await?;
     drop(kept);
-    group.finish().await
+    finish(group).await
 }
 
 /// Makes a tensor, and is never asked again.
@@ -82,25 +83,8 @@ fn make(first: f32) -> Result<Tensor, Failed> {
     Ok(counting(first, 1 << 20)?)
 }
 
-/// An error with its words.
-#[derive(Debug, serde::Serialize, serde::Deserialize, thiserror::Error)]
-#[error("{0}")]
-pub(crate) struct Failed(String);
-
-impl From<anyhow::Error> for Failed {
-    fn from(error: anyhow::Error) -> Self {
-        Self(format!("{error:?}"))
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
 pub(crate) async fn a_peer_goes_on_with_memory_whose_owner_was_killed() -> Result<()> {
-    let mut group = Processes::start(3).await?;
+    let mut group = start(3).await?;
     let tensor = make::on(&group.peer(1)?, 3.0).await?;
     ensure!(cuda::usage().imported == 1);
     let gone = group.peer(1)?.gone();
@@ -121,7 +105,7 @@ pub(crate) async fn a_peer_goes_on_with_memory_whose_owner_was_killed() -> Resul
     ensure!(all == expected, "{all}");
     ensure!(usage::on(&group.peer(2)?).await? == (0, 0));
     drop(tensor);
-    group.finish().await
+    finish(group).await
 }
 
 /// Has another worker keep a tensor of this one's caller.
@@ -133,7 +117,7 @@ async fn hand_on(tensor: Tensor, to: Peer) -> farref::Result<RRef<Tensor>> {
 }
 
 pub(crate) async fn what_is_handed_on_outlives_who_handed_it_on() -> Result<()> {
-    let mut group = Processes::start(3).await?;
+    let mut group = start(3).await?;
     let last = group.peer(2)?;
     let kept = hand_on::on(&group.peer(1)?, counting(2.0, 1 << 20)?, last.clone()).await?;
     kept.confirmed().await?;
@@ -156,12 +140,16 @@ pub(crate) async fn what_is_handed_on_outlives_who_handed_it_on() -> Result<()> 
     );
     ensure!(cuda::usage().exported == 4 << 20);
     drop((kept, back));
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn ct3_beyond_the_limit_tensors_are_copied() -> Result<()> {
     // The child exports no more than three of these at a time.
-    let group = Processes::start_with(2, 12 << 20).await?;
+    let small = Setup {
+        exported: 12 << 20,
+        ..Setup::USUAL
+    };
+    let group = start_with(2, Setup::USUAL, small).await?;
     let peer = group.peer(1)?;
     let mut tensors = Vec::new();
     for number in 0..10 {
@@ -173,7 +161,7 @@ pub(crate) async fn ct3_beyond_the_limit_tensors_are_copied() -> Result<()> {
         ensure!(tensor.device().is_cuda() && first == number as f32);
     }
     drop(tensors);
-    group.finish().await
+    finish(group).await
 }
 
 /// Makes one that is long enough for several threads to copy it.
@@ -186,7 +174,11 @@ const LARGE: usize = 7 << 20;
 
 pub(crate) async fn large_tensors_that_are_copied_arrive_whole() -> Result<()> {
     // The child exports nothing.
-    let group = Processes::start_with(2, 0).await?;
+    let nothing = Setup {
+        exported: 0,
+        ..Setup::USUAL
+    };
+    let group = start_with(2, Setup::USUAL, nothing).await?;
     let peer = group.peer(1)?;
     let elements = LARGE as f64;
     for round in 0..20 {
@@ -199,11 +191,11 @@ pub(crate) async fn large_tensors_that_are_copied_arrive_whole() -> Result<()> {
         ensure!(all == expected, "round {round}: {all}, not {expected}");
         ensure!(cuda::usage().imported == 0, "it was copied");
     }
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn a_thousand_rounds_leave_no_memory_behind() -> Result<()> {
-    let group = Processes::start(3).await?;
+    let group = start(3).await?;
     let (first, last) = (group.peer(1)?, group.peer(2)?);
     let mut before = 0;
     for round in 0..1100 {
@@ -225,5 +217,5 @@ pub(crate) async fn a_thousand_rounds_leave_no_memory_behind() -> Result<()> {
     let after = free().context("how much is free")?;
     println!("free before {before}, after a thousand rounds {after}");
     ensure!(after >= before, "{before} bytes were free, and {after} are");
-    group.finish().await
+    finish(group).await
 }

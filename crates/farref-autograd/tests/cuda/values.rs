@@ -5,7 +5,7 @@ use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::cuda::{self, DeviceMap, map_devices};
 use farref_autograd::{Error, Tensor};
 
-use crate::group::{Processes, counting, echo, filled, sum};
+use crate::group::{Setup, counting, echo, filled, finish, start, start_with, sum};
 
 const TYPES: [DType; 9] = [
     DType::U8,
@@ -30,26 +30,50 @@ fn same(one: &candle::Tensor, other: &candle::Tensor) -> Result<()> {
 }
 
 pub(crate) async fn every_type_arrives_as_it_is_shared_and_copied() -> Result<()> {
-    let group = Processes::start(2).await?;
-    let peer = group.peer(1)?;
-    // Below the size from which on memory is shared, and above.
-    for elements in [100, 300_000] {
-        let numbers: Vec<u32> = (0..elements).map(|number| number % 200).collect();
-        let here = candle::Tensor::from_vec(numbers, elements as usize, &Device::Cpu)?;
-        for dtype in TYPES {
-            // candle has no kernels for all conversions.
-            let here = here.to_dtype(dtype)?;
-            let tensor = here.to_device(&cuda::device(0)?)?;
-            let back = echo::on(&peer, Tensor::from(tensor)).await?;
-            ensure!(back.device().is_cuda(), "{dtype:?}");
-            same(&back, &here)?;
+    // The other process shares what it sends back, or it copies it.
+    for shared_from in [0, usize::MAX] {
+        let there = Setup {
+            shared_from,
+            ..Setup::USUAL
+        };
+        let group = start_with(2, Setup::USUAL, there).await?;
+        let peer = group.peer(1)?;
+        for elements in [100, 300_000] {
+            let numbers: Vec<u32> = (0..elements).map(|number| number % 200).collect();
+            let here = candle::Tensor::from_vec(numbers, elements as usize, &Device::Cpu)?;
+            for dtype in TYPES {
+                // candle has no kernels for all conversions.
+                let here = here.to_dtype(dtype)?;
+                let tensor = here.to_device(&cuda::device(0)?)?;
+                let back = echo::on(&peer, Tensor::from(tensor)).await?;
+                ensure!(back.device().is_cuda(), "{dtype:?}");
+                same(&back, &here)?;
+            }
         }
+        finish(group).await?;
     }
-    group.finish().await
+    Ok(())
+}
+
+/// One that candle made by itself is copied, whatever streams its work is on.
+pub(crate) async fn a_tensor_of_another_device_of_candles_arrives() -> Result<()> {
+    let group = start(2).await?;
+    let other = Device::new_cuda(0)?;
+    let large = candle::Tensor::ones((4096, 4096), DType::F32, &other)?;
+    for round in 0..10 {
+        let product = (large.matmul(&large)? * (f64::from(round) / 4096.0))?;
+        let (is_cuda, all) = sum::on(&group.peer(1)?, Tensor::from(product)).await?;
+        ensure!(
+            is_cuda && all == 4096.0 * 4096.0 * f64::from(round),
+            "round {round}: {all}"
+        );
+        ensure!(cuda::usage().exported == 0, "it was copied");
+    }
+    finish(group).await
 }
 
 pub(crate) async fn every_view_arrives_as_what_it_shows() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let cube = counting(0.0, 64 * 96 * 128)?.reshape((64, 96, 128))?;
     let views = [
@@ -66,7 +90,7 @@ pub(crate) async fn every_view_arrives_as_what_it_shows() -> Result<()> {
         let back = echo::on(&peer, Tensor::from(view.clone())).await?;
         same(&back, &view)?;
     }
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn many_tensors_travel_in_one_message() -> Result<()> {
@@ -81,7 +105,7 @@ pub(crate) async fn many_tensors_travel_in_one_message() -> Result<()> {
         sums.collect()
     }
 
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let mut tensors = Vec::new();
     for number in 0..100_usize {
         let elements = [10, 50_000][number % 2];
@@ -96,13 +120,13 @@ pub(crate) async fn many_tensors_travel_in_one_message() -> Result<()> {
             "{number}: {sum}, not {expected}"
         );
     }
-    group.finish().await
+    finish(group).await
 }
 
 /// The sender does not wait for its own work: the receiver's stream does.
 pub(crate) async fn what_a_peer_computes_on_shared_memory_is_right_whatever_is_still_running()
 -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let gpu = cuda::device(0)?;
     let large = candle::Tensor::ones((4096, 4096), DType::F32, &gpu)?;
@@ -119,12 +143,12 @@ pub(crate) async fn what_a_peer_computes_on_shared_memory_is_right_whatever_is_s
             "round {round}: {all}"
         );
     }
-    group.finish().await
+    finish(group).await
 }
 
 /// CT-6: whoever waits for work waits for that of all threads.
 pub(crate) async fn ct6_what_one_thread_computes_other_threads_and_peers_read() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let large = candle::Tensor::ones((4096, 4096), DType::F32, &cuda::device(0)?)?;
     for round in 0..40 {
@@ -155,11 +179,11 @@ pub(crate) async fn ct6_what_one_thread_computes_other_threads_and_peers_read() 
         drop(end);
         ensure!(thread.join().is_ok());
     }
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn a_map_says_where_tensors_arrive() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     for elements in [10, 1 << 20] {
         let tensor = counting(0.0, elements)?;
@@ -170,11 +194,11 @@ pub(crate) async fn a_map_says_where_tensors_arrive() -> Result<()> {
         let (is_cuda, on_gpu) = sum::on(&peer, tensor).await?;
         ensure!(is_cuda && on_cpu == on_gpu);
     }
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn a_device_that_is_not_there_is_an_error_that_names_both_sides() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     map_devices(&group.me, "worker1", DeviceMap::new().to_cuda(0, 9));
     let refused = sum::on(&peer, counting(0.0, 10)?).await;
@@ -188,11 +212,11 @@ pub(crate) async fn a_device_that_is_not_there_is_an_error_that_names_both_sides
     );
     map_devices(&group.me, "worker1", DeviceMap::new());
     ensure!(sum::on(&peer, counting(0.0, 10)?).await?.1 == 45.0);
-    group.finish().await
+    finish(group).await
 }
 
 pub(crate) async fn a_tensor_that_comes_home_is_the_one_that_left() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let tensor = counting(0.0, 1 << 20)?;
     let before = cuda::usage();
@@ -209,12 +233,12 @@ pub(crate) async fn a_tensor_that_comes_home_is_the_one_that_left() -> Result<()
     same(&back, &tensor)?;
     ensure!(cuda::usage().imported == before.imported);
     drop((tensor, back));
-    group.finish().await
+    finish(group).await
 }
 
 /// What is sent for the second time is kept at hand: it is the same memory, however often it comes, and goes in the end.
 pub(crate) async fn a_tensor_that_is_sent_again_and_again_is_shared_each_time() -> Result<()> {
-    let group = Processes::start(2).await?;
+    let group = start(2).await?;
     let peer = group.peer(1)?;
     let tensor = filled(3.0, 64 << 20)?;
     for round in 0..50 {
@@ -230,5 +254,5 @@ pub(crate) async fn a_tensor_that_is_sent_again_and_again_is_shared_each_time() 
         );
     }
     drop(tensor);
-    group.finish().await
+    finish(group).await
 }
