@@ -101,11 +101,14 @@ fn an_import_that_fails_leaves_nothing_behind() {
             let pool = pool(&here);
             let opened = open(&there, &pool);
             let memory = allocate(&here, 8);
+            // So that there is something to wait for.
+            let work = here.hold(0, STREAM);
             let exported = pool.export(memory.pointer(), 8, STREAM).unwrap();
             there.fail_next(call, CODE);
             let refused = opened.import(&exported.message(), STREAM).unwrap_err();
             assert!(is_wanted(&refused, call), "{call}: {refused:?}");
             assert_eq!(machine.counts().imports, 0);
+            work.complete();
         });
     }
 }

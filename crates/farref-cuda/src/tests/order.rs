@@ -121,3 +121,23 @@ fn what_an_importer_had_that_was_killed_is_free_again() {
         drop((imported, opened));
     });
 }
+
+#[test]
+fn an_importer_gives_its_stream_nothing_to_wait_for_that_is_done() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        let memory = allocate(&here, 4);
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        opened.wait(STREAM).unwrap();
+        assert_eq!(there.calls("cuStreamWaitEvent"), 0);
+        let work = here.hold(0, STREAM);
+        let again = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        opened.wait(STREAM).unwrap();
+        assert_eq!(there.calls("cuStreamWaitEvent"), 1);
+        work.complete();
+        drop((imported, again));
+    });
+}
