@@ -89,8 +89,27 @@ async fn shared(setup: Setup) -> Result<()> {
             }
         }
     }
+    back_to_back(&peer).await?;
     small_ones_at_once(&peer).await?;
     finish(group).await
+}
+
+/// The same tensor in call after call, without a look at the GPU in between: what is queued there is not to pile up.
+async fn back_to_back(peer: &Peer) -> Result<()> {
+    let tensor = filled(1.0, 1 << 18)?;
+    let mut times = Vec::new();
+    for _ in 0..3000 {
+        let began = Instant::now();
+        take::on(peer, tensor.clone()).await?;
+        times.push(began.elapsed());
+    }
+    println!(
+        "take {} bytes, the same one, back to back: {:?}, after 2000 calls {:?}",
+        4 << 18,
+        median(times[3..1000].to_vec()),
+        median(times[2000..].to_vec())
+    );
+    Ok(())
 }
 
 /// Many small tensors that are on their way at the same time.
