@@ -16,7 +16,14 @@ pub(crate) fn bind_for(tensor: &Tensor) -> bool {
     let Device::Cuda(device) = tensor.device() else {
         return false;
     };
-    if let Err(error) = device.cuda_stream().context().bind_to_thread() {
+    let context = device.cuda_stream();
+    let context = context.context();
+    // The first time it may be an error of something earlier that comes out, and nothing else is done.
+    let bound = context.bind_to_thread().or_else(|earlier| {
+        tracing::warn!(error = %earlier, "an earlier operation on a CUDA device has failed");
+        context.bind_to_thread()
+    });
+    if let Err(error) = bound {
         tracing::warn!(%error, "a CUDA device cannot be used by this thread");
     }
     true

@@ -113,6 +113,12 @@ impl View {
         if dimensions != self.cut.len() || dimensions != self.places.len() {
             return Err(refused());
         }
+        // What is repeated has more elements than the storage, but not more than can be counted.
+        let shown = self.shape.iter().try_fold(1, |all: usize, &length| {
+            all.checked_mul(length)
+                .filter(|&all| isize::try_from(all).is_ok())
+        });
+        shown.ok_or_else(refused)?;
         // VW-1
         let mut elements = 1_usize;
         for &length in &self.box_shape {
@@ -185,6 +191,26 @@ mod tests {
         let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<u32>().unwrap();
         assert_eq!(same.dims(), tensor.dims());
         assert_eq!(flat(&same), flat(tensor), "{:?}", tensor.layout());
+    }
+
+    /// VW-1: dimensions of one element may be repeated as often as a peer says, but not more often than can be counted.
+    #[test]
+    fn a_view_of_more_elements_than_can_be_counted_is_refused() {
+        let storage = Tensor::arange(0u32, 1, &Device::Cpu).unwrap();
+        let view = |shape: Vec<usize>| View {
+            first: 0,
+            box_shape: vec![1],
+            cut: vec![(0, 1)],
+            places: vec![usize::MAX],
+            shape,
+        };
+        assert_eq!(
+            view(vec![1 << 20; 2]).take(&storage).unwrap().dims().len(),
+            2
+        );
+        for shape in [vec![1 << 40; 2], vec![usize::MAX], vec![1 << 16; 4]] {
+            assert!(view(shape.clone()).take(&storage).is_err(), "{shape:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,11 @@
 //!
 //! One thread looks, for all streams of all devices, by asking events of the driver's, and sleeps in between, the longer the less there is
 //! to do. It is started when something is to be waited for, and ends when there was nothing for a while.
+//!
+//! An error says that the work is over only if the device does not work any more. Other errors are of the event (one that was recorded
+//! while the stream was captured for a graph is never done): then another one is recorded, which stands for more.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -51,7 +55,7 @@ struct Queue {
 struct Waiting {
     device: Device,
     stream: StreamHandle,
-    /// `None` if the driver had none: then the stream itself is waited for.
+    /// `None` as long as none could be recorded.
     event: Option<OwnedEvent>,
     job: Job,
 }
@@ -90,12 +94,7 @@ impl AfterWork {
             let at = queue.spare.iter().position(|(of, _)| *of == ordinal);
             at.map(|at| queue.spare.swap_remove(at).1)
         };
-        let event = match spare {
-            Some(event) => Ok(event),
-            None => OwnedEvent::new(&device, false),
-        };
-        let recorded = |event: &OwnedEvent| device.driver.record(ordinal, event.handle, stream);
-        let event = event.ok().filter(|event| recorded(event).is_ok());
+        let event = mark(&device, stream, spare);
         let waiting = Waiting {
             device,
             stream,
@@ -125,17 +124,42 @@ impl AfterWork {
     }
 }
 
+/// Records an event, with the one that is there if there is one. None if that cannot be done now.
+fn mark(device: &Device, stream: StreamHandle, spare: Option<OwnedEvent>) -> Option<OwnedEvent> {
+    let Device { driver, ordinal } = device;
+    // Into a capture nothing is put that is not the program's.
+    if driver.is_capturing(*ordinal, stream) != Ok(false) {
+        return None;
+    }
+    let event = spare.map_or_else(|| OwnedEvent::new(device, false), Ok);
+    let recorded = |event: &OwnedEvent| driver.record(*ordinal, event.handle, stream);
+    event.ok().filter(|event| recorded(event).is_ok())
+}
+
 impl Waiting {
     /// Whether its work is done, or will never be.
-    fn is_done(&self) -> bool {
+    fn is_done(&mut self) -> bool {
         let Device { driver, ordinal } = &self.device;
-        match &self.event {
-            Some(event) => driver.is_done(*ordinal, event.handle).unwrap_or(true),
+        if self.event.is_none() {
+            self.event = mark(&self.device, self.stream, None);
+        }
+        let is_done = self.event.as_ref().map(|event| {
+            let done = driver.is_done(*ordinal, event.handle);
+            done.ok()
+        });
+        match is_done.flatten() {
+            Some(is_done) => is_done,
             None => {
-                let _ = driver.synchronize(*ordinal, self.stream);
-                true
+                // What was recorded says nothing any more.
+                self.event = None;
+                // Every call fails on a device that has failed.
+                driver.memory(*ordinal).is_err()
             }
         }
+    }
+
+    fn is_of(&self) -> (u32, StreamHandle) {
+        (self.device.ordinal, self.stream)
     }
 }
 
@@ -148,6 +172,7 @@ impl Shared {
     fn look(&self) {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut pause = SHORTEST;
+        self.cuda.relax_captures();
         loop {
             let mut queue = self.lock();
             if waiting.is_empty() && queue.new.is_empty() {
@@ -163,8 +188,16 @@ impl Shared {
             waiting.append(&mut queue.new);
             drop(queue);
             let before = waiting.len();
-            let (done, left): (Vec<_>, Vec<_>) = waiting.into_iter().partition(Waiting::is_done);
-            waiting = left;
+            // A stream does what it was given in order: what came after something that is not done need not be asked for.
+            let mut busy = HashSet::new();
+            let done = waiting.extract_if(.., |waiting| {
+                let is_done = !busy.contains(&waiting.is_of()) && waiting.is_done();
+                if !is_done {
+                    busy.insert(waiting.is_of());
+                }
+                is_done
+            });
+            let done: Vec<_> = done.collect();
             done.into_iter().for_each(|done| self.finish(done));
             if waiting.len() < before {
                 pause = SHORTEST;
@@ -176,12 +209,10 @@ impl Shared {
     }
 
     /// Blocks until its work is done.
-    fn wait_for(&self, waiting: Waiting) {
-        let Device { driver, ordinal } = &waiting.device;
-        let _ = match &waiting.event {
-            Some(event) => driver.wait(*ordinal, event.handle),
-            None => driver.synchronize(*ordinal, waiting.stream),
-        };
+    fn wait_for(&self, mut waiting: Waiting) {
+        while !waiting.is_done() {
+            std::thread::sleep(LONGEST);
+        }
         self.finish(waiting);
     }
 

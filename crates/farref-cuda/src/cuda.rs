@@ -7,6 +7,8 @@ use crate::driver::{Device, Driver, PoolHandle};
 use crate::error::{CudaError, Result};
 use crate::exchange::Exchange;
 use crate::facts::{DeviceUuid, MemoryInfo};
+use crate::lingering::Lingering;
+use crate::open_pools::OpenPools;
 use crate::sys::{Real, StreamHandle};
 
 /// The CUDA driver of this process. Cheap to clone.
@@ -29,6 +31,10 @@ struct Inner {
     exchange: Mutex<Weak<Exchange>>,
     /// Imported pools that could not go yet, since memory of theirs is still being freed.
     leaving: Mutex<Vec<(u32, PoolHandle)>>,
+    /// The pools of others.
+    open_pools: OpenPools,
+    /// Memory of this process that others may use though it is not out.
+    lingering: Arc<Lingering>,
 }
 
 impl fmt::Debug for Cuda {
@@ -56,6 +62,8 @@ impl Cuda {
             driver,
             exchange: Mutex::default(),
             leaving: Mutex::default(),
+            open_pools: OpenPools::default(),
+            lingering: Arc::default(),
         }))
     }
 
@@ -93,6 +101,28 @@ impl Cuda {
             stream,
             is_taken: false,
         })
+    }
+
+    /// Tells the allocation that an address lies in from all others that this process has or ever had there.
+    pub fn allocation_id(&self, ordinal: u32, pointer: u64) -> Result<u64> {
+        self.device(ordinal)?;
+        Ok(self.0.driver.allocation_id(ordinal, pointer)?)
+    }
+
+    /// From now on this thread's questions spoil no capture of another one's.
+    pub(crate) fn relax_captures(&self) {
+        // A driver that cannot do it has no captures.
+        let _ = self.0.driver.relax_captures();
+    }
+
+    /// The pools of others that are open in this process.
+    pub(crate) fn open_pools(&self) -> &OpenPools {
+        &self.0.open_pools
+    }
+
+    /// Memory of this process that others may use though it is not out.
+    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+        &self.0.lingering
     }
 
     /// A device of this process.

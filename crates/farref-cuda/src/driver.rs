@@ -69,6 +69,8 @@ pub(crate) trait Driver: Send + Sync + Debug {
     fn pool_of(&self, ordinal: u32, pointer: u64) -> DriverResult<Option<PoolHandle>>;
     /// Where the allocation that an address lies in begins, and how long it is.
     fn range(&self, ordinal: u32, pointer: u64) -> DriverResult<(u64, u64)>;
+    /// Tells the allocation that an address lies in, or the import of it, from all that this process ever had there.
+    fn allocation_id(&self, ordinal: u32, pointer: u64) -> DriverResult<u64>;
     fn export_pointer(&self, ordinal: u32, pointer: u64) -> DriverResult<Opaque>;
     /// Memory that is here already has the same address again, and is gone when it is freed once.
     fn import_pointer(&self, ordinal: u32, pool: PoolHandle, data: &Opaque) -> DriverResult<u64>;
@@ -86,6 +88,13 @@ pub(crate) trait Driver: Send + Sync + Debug {
     fn create_stream(&self, ordinal: u32) -> DriverResult<StreamHandle>;
     fn destroy_stream(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<()>;
     fn synchronize(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<()>;
+    /// Whether the stream has done all that it was given.
+    fn is_idle(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool>;
+
+    /// Whether what the stream is given is not done but captured, for a graph. An error if that cannot be said because of another capture.
+    fn is_capturing(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool>;
+    /// From now on no capture of another thread is spoiled by what this thread asks, nor does it fail because of one.
+    fn relax_captures(&self) -> DriverResult<()>;
 
     fn create_event(&self, ordinal: u32, shared: bool) -> DriverResult<EventHandle>;
     fn destroy_event(&self, ordinal: u32, event: EventHandle) -> DriverResult<()>;

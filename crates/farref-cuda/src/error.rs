@@ -115,6 +115,14 @@ pub enum CudaError {
     /// ([`ImportedPool::copy`](crate::ImportedPool::copy)).
     #[error("the device memory has been imported already")]
     AlreadyImported,
+    /// Its exporter does not keep it any more: the message comes too late.
+    #[error("the device memory is not shared any more")]
+    NotShared,
+    /// The process that had the memory has died, and it is not known whether its work on it was done.
+    #[error(
+        "the process that has the device memory died before its work on it was known to be done"
+    )]
+    ExporterGone,
     /// Bytes are asked for that are not there: the caller's fault.
     #[error("bytes {from} to {to} of {bytes}")]
     OutOfRange {

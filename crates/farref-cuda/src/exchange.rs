@@ -14,8 +14,12 @@ use std::time::{Duration, Instant};
 
 use farref_shm::{DescriptorQueue, ReceiveError, receive, send};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::{CudaError, Result};
+use crate::ledger::{Borrowed, Ledger};
+use crate::other_process::OtherProcess;
 use crate::ticket::{Secret, Ticket};
 
 /// How many connections there may be at a time. Others wait.
@@ -39,7 +43,25 @@ pub(crate) struct Exchange {
 #[derive(Debug)]
 struct Pools {
     secret: Secret,
-    by_number: Mutex<(u64, HashMap<u64, Arc<OwnedFd>>)>,
+    by_number: Mutex<(u64, HashMap<u64, Arc<Offered>>)>,
+}
+
+/// What those who may have a pool are given.
+#[derive(Debug)]
+struct Offered {
+    descriptor: OwnedFd,
+    ledger: Arc<Ledger>,
+}
+
+/// What somebody is given who asks.
+#[derive(Debug)]
+pub(crate) struct Given {
+    /// The pool's.
+    pub(crate) descriptor: OwnedFd,
+    /// What says that this process uses memory of the pool.
+    pub(crate) ledger: Arc<Borrowed>,
+    /// Who has given it.
+    pub(crate) process: OtherProcess,
 }
 
 /// A pool that the exchange gives away. It stops when this is dropped.
@@ -74,11 +96,12 @@ impl Exchange {
     }
 
     /// Gives a pool to whoever has its ticket, from now on.
-    pub(crate) fn offer(self: Arc<Self>, descriptor: OwnedFd) -> Offer {
+    pub(crate) fn offer(self: Arc<Self>, descriptor: OwnedFd, ledger: Arc<Ledger>) -> Offer {
         let mut pools = self.pools.lock();
         pools.0 += 1;
         let number = pools.0;
-        pools.1.insert(number, Arc::new(descriptor));
+        let offered = Offered { descriptor, ledger };
+        pools.1.insert(number, Arc::new(offered));
         drop(pools);
         Offer {
             exchange: self,
@@ -115,12 +138,12 @@ impl Drop for Offer {
 }
 
 impl Pools {
-    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, HashMap<u64, Arc<OwnedFd>>)> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, (u64, HashMap<u64, Arc<Offered>>)> {
         (self.by_number.lock()).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The descriptor that somebody asks for, if that is right.
-    fn asked_for(&self, request: &[u8; REQUEST]) -> Option<Arc<OwnedFd>> {
+    /// What somebody asks for, if that is right.
+    fn asked_for(&self, request: &[u8; REQUEST]) -> Option<Arc<Offered>> {
         let (secret, number) = request.split_at(32);
         if !self.secret.is(secret) {
             return None;
@@ -160,9 +183,21 @@ impl Connection {
         if self.have < REQUEST {
             return true;
         }
-        if let Some(descriptor) = pools.asked_for(&self.request) {
-            // Whoever does not take one byte gets nothing.
-            let _ = send(&self.stream, &[IoSlice::new(b"!")], &[descriptor.as_fd()]);
+        if let Some(offered) = pools.asked_for(&self.request) {
+            let Offered { descriptor, ledger } = &*offered;
+            // It waits for the answer, so it is alive, and the number its own.
+            let pid = socket_peercred(&self.stream).ok().map(|peer| peer.pid);
+            let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            if let Some(line) = ledger.enlist(process) {
+                let [low, high] = line.to_le_bytes();
+                let descriptors = [descriptor.as_fd(), ledger.as_fd()];
+                // Whoever does not take so few bytes gets nothing.
+                let _ = send(
+                    &self.stream,
+                    &[IoSlice::new(&[b'!', low, high])],
+                    &descriptors,
+                );
+            }
         }
         false
     }
@@ -216,12 +251,12 @@ fn serve(listener: &UnixListener, pools: &Pools, end: &OwnedFd) {
 
 /// Whether the process at the other end belongs to the same user.
 fn is_same_user(stream: &UnixStream) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?;
+    let peer = socket_peercred(stream)?;
     Ok(peer.uid == rustix::process::geteuid())
 }
 
-/// Asks the process that gave a ticket for the pool's descriptor. Blocks, at most for some seconds.
-pub(crate) fn ask(ticket: &Ticket) -> Result<OwnedFd> {
+/// Asks the process that gave a ticket for the pool's descriptor, and its ledger's. Blocks, at most for some seconds.
+pub(crate) fn ask(ticket: &Ticket) -> Result<Given> {
     let address = SocketAddr::from_abstract_name(&ticket.socket)
         .map_err(|_| CudaError::BadTicket("the socket has no possible name"))?;
     let stream = UnixStream::connect_addr(&address).map_err(CudaError::Unreachable)?;
@@ -235,13 +270,23 @@ pub(crate) fn ask(ticket: &Ticket) -> Result<OwnedFd> {
     request[32..].copy_from_slice(&ticket.pool.to_le_bytes());
     // So few bytes go whole, or not at all.
     send(&stream, &[IoSlice::new(&request)], &[]).map_err(refused)?;
-    let mut queue = DescriptorQueue::new(1);
-    match receive(&stream, &mut [0], &mut queue) {
-        Ok(1) => queue.next().ok_or(CudaError::Refused),
-        Ok(_) => Err(CudaError::Refused),
-        Err(ReceiveError::Socket(error)) => Err(refused(error)),
-        Err(_) => Err(CudaError::Refused),
+    let mut queue = DescriptorQueue::new(2);
+    let mut answer = [0; 3];
+    match receive(&stream, &mut answer, &mut queue) {
+        Ok(3) => {}
+        Ok(_) => return Err(CudaError::Refused),
+        Err(ReceiveError::Socket(error)) => return Err(refused(error)),
+        Err(_) => return Err(CudaError::Refused),
     }
+    let (Some(descriptor), Some(ledger)) = (queue.next(), queue.next()) else {
+        return Err(CudaError::Refused);
+    };
+    let [_, low, high] = answer;
+    Ok(Given {
+        descriptor,
+        ledger: Borrowed::open(&ledger, u16::from_le_bytes([low, high]))?,
+        process: OtherProcess::of(socket_peercred(&stream).ok().map(|peer| peer.pid)),
+    })
 }
 
 /// What it means that the socket fails.

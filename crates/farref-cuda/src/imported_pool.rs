@@ -1,21 +1,26 @@
 //! Another process's memory, as it is seen here.
 //!
 //! The driver has imported memory once for the whole process: importing it again gives the same address, and freeing it once takes it away
-//! from all. So it is known here what was imported, and nothing is imported twice (CU-9).
+//! from all. So each pool is open once, it is known what was imported of it, and nothing is imported twice (CU-9).
 
-use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, MutexGuard};
 
+use crate::after_work::AfterWork;
 use crate::cuda::{Cuda, DeviceMemory};
 use crate::driver::{Device, PoolHandle};
 use crate::error::{CudaError, DriverError, Result};
 use crate::exchange;
 use crate::facts::DeviceUuid;
+use crate::here::{Entry, Found, Here};
+use crate::ledger::{Borrowed, Held};
+use crate::open_pools::Slot;
+use crate::other_process::OtherProcess;
 use crate::owned::{OwnedEvent, OwnedStream};
 use crate::sys::StreamHandle;
-use crate::ticket::{ExportMessage, Host, MAX_ANCHORS, Ticket, Token};
+use crate::ticket::{ExportMessage, Host, MAX_ANCHORS, Secret, Ticket, Token};
 
 /// What the driver aligns allocations to, at the least.
 const ALIGNMENT: u64 = 256;
@@ -31,7 +36,14 @@ pub struct ImportedPool {
     event: OwnedEvent,
     /// For what is not the program's: the anchors.
     stream: OwnedStream,
-    here: Mutex<Here>,
+    secret: Secret,
+    told: Token,
+    slot: Arc<Slot>,
+    ledger: Arc<Borrowed>,
+    after: AfterWork,
+    exporter: OtherProcess,
+    /// Whether a stream was given a wait for work that has not been seen done.
+    is_behind: AtomicBool,
 }
 
 impl fmt::Debug for ImportedPool {
@@ -54,7 +66,7 @@ impl Drop for Unfinished<'_> {
 }
 
 impl ImportedPool {
-    /// Opens the pool that a ticket is for.
+    /// Opens the pool that a ticket is for. If it is open in this process, it is that one.
     ///
     /// Blocks: it asks the other process over a Unix socket, and the driver. So it is not for an async thread.
     pub fn open(cuda: &Cuda, ticket: &Ticket) -> Result<Arc<Self>> {
@@ -65,8 +77,27 @@ impl ImportedPool {
             return Err(CudaError::BadTicket("it has too many anchors"));
         }
         let device = cuda.find(ticket.uuid)?;
+        let slot = cuda.open_pools().slot(ticket);
+        let pool = slot.get(|| Self::open_first(cuda, device, &slot, ticket))?;
+        if !pool.is_of(ticket) {
+            return Err(CudaError::BadTicket("the pool has another one"));
+        }
+        Ok(pool)
+    }
+
+    /// One that is not open.
+    fn open_first(
+        cuda: &Cuda,
+        device: Device,
+        slot: &Arc<Slot>,
+        ticket: &Ticket,
+    ) -> Result<Arc<Self>> {
         let Device { driver, ordinal } = device.clone();
-        let descriptor = exchange::ask(ticket)?;
+        let exchange::Given {
+            descriptor,
+            ledger,
+            process,
+        } = exchange::ask(ticket)?;
         // Those that could not go before may go now.
         cuda.give_up(None);
         let handle = driver.import_pool(ordinal, descriptor.as_fd())?;
@@ -91,8 +122,18 @@ impl ImportedPool {
             anchors,
             event,
             stream,
-            here: Mutex::default(),
+            secret: ticket.secret,
+            told: ticket.event,
+            slot: Arc::clone(slot),
+            ledger,
+            after: AfterWork::new(cuda),
+            exporter: process,
+            is_behind: AtomicBool::new(false),
         }))
+    }
+
+    fn is_of(&self, ticket: &Ticket) -> bool {
+        self.secret.is(&ticket.secret.0) && self.told == ticket.event && self.uuid == ticket.uuid
     }
 
     /// The device's number in this process, which may be another one than in the pool's own.
@@ -118,9 +159,9 @@ impl ImportedPool {
         message: &ExportMessage,
         stream: StreamHandle,
     ) -> Result<ImportedMemory> {
-        self.check(message)?;
+        self.check_message(message)?;
         let mut here = self.lock();
-        if here.find(&self.device, &message.token).is_some() {
+        if here.find(&message.token).is_some() {
             return Err(CudaError::AlreadyImported);
         }
         self.take(here, message, stream)
@@ -134,9 +175,9 @@ impl ImportedPool {
         message: &ExportMessage,
         stream: StreamHandle,
     ) -> Result<Arc<ImportedMemory>> {
-        self.check(message)?;
+        self.check_message(message)?;
         let mut here = self.lock();
-        match here.find(&self.device, &message.token) {
+        match here.find(&message.token) {
             None => {}
             Some(Found { shared: None, .. }) => return Err(CudaError::AlreadyImported),
             Some(Found {
@@ -150,9 +191,7 @@ impl ImportedPool {
             }
         }
         let memory = Arc::new(self.take(here, message, stream)?);
-        if let Some(entry) = self.lock().by_token.get_mut(&message.token) {
-            entry.shared = Arc::downgrade(&memory);
-        }
+        self.lock().share(&message.token, &memory);
         Ok(memory)
     }
 
@@ -171,7 +210,7 @@ impl ImportedPool {
                 Err(CudaError::AlreadyImported) => {}
                 Err(error) => return Err(error),
             }
-            let found = self.lock().find(&self.device, &message.token);
+            let found = self.lock().find(&message.token);
             if let Some(found) = found {
                 if message.bytes > found.bytes {
                     return Err(TOO_LONG);
@@ -200,7 +239,7 @@ impl ImportedPool {
     }
 
     /// What a message says that needs nobody to be asked.
-    fn check(&self, message: &ExportMessage) -> Result<()> {
+    fn check_message(&self, message: &ExportMessage) -> Result<()> {
         if message.pool != self.number {
             return Err(CudaError::BadMessage("it is of another pool"));
         }
@@ -219,6 +258,7 @@ impl ImportedPool {
     ) -> Result<ImportedMemory> {
         let Device { driver, ordinal } = &self.device;
         let token = message.token;
+        let held = self.ledger.take(message.loan)?;
         let pointer = driver.import_pointer(*ordinal, self.handle, &token.into())?;
         let range = driver.range(*ordinal, pointer);
         let range = range.map_err(CudaError::from);
@@ -229,7 +269,7 @@ impl ImportedPool {
                 .unwrap_or(0)
         });
         let seen = range.as_ref().ok().copied();
-        here.insert(&self.device, token, Entry::new(pointer, there, seen));
+        here.insert(token, Entry::new(&self.device, pointer, there, seen));
         drop(here);
         // From here on dropping it gives it back.
         let memory = ImportedMemory {
@@ -239,7 +279,7 @@ impl ImportedPool {
             token,
             stream,
             pool: Arc::clone(self),
-            is_taken: false,
+            held: Some(held),
         };
         range?;
         if !pointer.is_multiple_of(ALIGNMENT) {
@@ -252,24 +292,64 @@ impl ImportedPool {
 
     /// What `stream` is given from now on waits for the work that the exporter's stream had been given before its last export. For
     /// memory that is here already, and comes again.
+    ///
+    /// Fails with [`CudaError::ExporterGone`] if the exporter has died: its work may never have been done. If it dies after this, before its work
+    /// is done, what was waiting goes on all the same; [`check`](Self::check) says so.
     pub fn wait(&self, stream: StreamHandle) -> Result<()> {
         let Device { driver, ordinal } = &self.device;
         // Most often it is done by now. To wait for it all the same would be work for the GPU, which is switched from one process to
         // the other for that, hundreds of microseconds each time.
-        if driver.is_done(*ordinal, self.event.handle) == Ok(true) {
+        if self.look()? {
             return Ok(());
         }
+        self.is_behind.store(true, Ordering::Release);
         Ok(driver.stream_wait(*ordinal, stream, self.event.handle)?)
+    }
+
+    /// Whether streams here may still wait for work of the exporter's, as far as was looked.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Acquire)
+    }
+
+    /// Looks whether the work that streams here were given a wait for is done, and fails with [`CudaError::ExporterGone`] if the exporter has died
+    /// before that was seen: then elements may be missing in what it has exported last. Quick, and waits for nothing.
+    pub fn check(&self) -> Result<()> {
+        if self.is_behind() {
+            self.look()?;
+        }
+        Ok(())
+    }
+
+    /// Whether the exporter's work is done.
+    fn look(&self) -> Result<bool> {
+        let Device { driver, ordinal } = &self.device;
+        // Before it is looked at: a wait that is given meanwhile is not taken for done.
+        let was_behind = self.is_behind.swap(false, Ordering::AcqRel);
+        let is_done = driver.is_done(*ordinal, self.event.handle) == Ok(true);
+        // And after: the events of a process that has died are done.
+        let is_alive = self.exporter.is_alive();
+        if was_behind && !(is_done && is_alive) {
+            self.is_behind.store(true, Ordering::Release);
+        }
+        match is_alive {
+            true => Ok(is_done),
+            false => Err(CudaError::ExporterGone),
+        }
+    }
+
+    /// The exporter is taken for dead.
+    #[cfg(test)]
+    pub(crate) fn end_exporter(&self) {
+        self.exporter.end();
     }
 
     #[cfg(test)]
     pub(crate) fn known(&self) -> usize {
-        let here = self.lock();
-        here.by_token.len().max(here.by_pointer.len())
+        self.lock().len()
     }
 
     fn lock(&self) -> MutexGuard<'_, Here> {
-        self.here.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slot.here()
     }
 }
 
@@ -280,97 +360,6 @@ fn is_invalid(error: &CudaError) -> bool {
 
 /// Said of a message that is longer than its memory.
 const TOO_LONG: CudaError = CudaError::BadMessage("it says more bytes than there are");
-
-/// What was imported and is not known to have been given back.
-#[derive(Debug, Default)]
-struct Here {
-    by_token: HashMap<Token, Entry>,
-    /// What each address was imported for last.
-    by_pointer: HashMap<u64, Token>,
-    /// How many there may be before it is looked which of those have gone that others gave back.
-    look_from: usize,
-}
-
-#[derive(Debug)]
-struct Entry {
-    pointer: u64,
-    bytes: u64,
-    /// What the driver said of the address when it was imported.
-    seen: Option<(u64, u64)>,
-    /// Whether somebody else gives it back, and does not say when.
-    is_taken: bool,
-    shared: Weak<ImportedMemory>,
-}
-
-/// Memory that is here.
-struct Found {
-    pointer: u64,
-    bytes: u64,
-    shared: Option<Arc<ImportedMemory>>,
-}
-
-impl Entry {
-    fn new(pointer: u64, bytes: u64, seen: Option<(u64, u64)>) -> Self {
-        Self {
-            pointer,
-            bytes,
-            seen,
-            is_taken: false,
-            shared: Weak::new(),
-        }
-    }
-
-    /// Whether it was not given back. The driver does not know the address of memory that was.
-    fn is_here(&self, device: &Device) -> bool {
-        let range = || device.driver.range(device.ordinal, self.pointer).ok();
-        !self.is_taken || (self.seen.is_some() && range() == self.seen)
-    }
-}
-
-impl Here {
-    fn find(&mut self, device: &Device, token: &Token) -> Option<Found> {
-        let entry = self.by_token.get(token)?;
-        if entry.is_here(device) {
-            return Some(Found {
-                pointer: entry.pointer,
-                bytes: entry.bytes,
-                shared: entry.shared.upgrade(),
-            });
-        }
-        self.remove(token);
-        None
-    }
-
-    fn insert(&mut self, device: &Device, token: Token, entry: Entry) {
-        let pointer = entry.pointer;
-        // Whatever was there before was given back, or it would not be there again.
-        if let Some(before) = self.by_pointer.insert(pointer, token) {
-            self.by_token.remove(&before);
-        }
-        if self.by_token.len() >= self.look_from {
-            self.by_token.retain(|_, entry| entry.is_here(device));
-            let by_token = &self.by_token;
-            (self.by_pointer).retain(|at, of| *at == pointer || by_token.contains_key(of));
-            self.look_from = 2 * self.by_token.len() + 64;
-        }
-        self.by_token.insert(token, entry);
-    }
-
-    /// Somebody took it, and it turned out to have been given back.
-    fn forget_taken(&mut self, token: &Token) {
-        if self.by_token.get(token).is_some_and(|entry| entry.is_taken) {
-            self.remove(token);
-        }
-    }
-
-    fn remove(&mut self, token: &Token) {
-        if let Some(entry) = self.by_token.remove(token)
-            && self.by_pointer.get(&entry.pointer) == Some(token)
-        {
-            self.by_pointer.remove(&entry.pointer);
-        }
-    }
-}
 
 impl Drop for ImportedPool {
     fn drop(&mut self) {
@@ -383,6 +372,7 @@ impl Drop for ImportedPool {
             let _ = self.stream.synchronize();
         }
         self.cuda.give_up(Some((*ordinal, self.handle)));
+        self.slot.has_closed();
     }
 }
 
@@ -396,8 +386,8 @@ pub struct ImportedMemory {
     token: Token,
     stream: StreamHandle,
     pool: Arc<ImportedPool>,
-    /// Whether somebody else gives it back.
-    is_taken: bool,
+    /// None if somebody else gives it back.
+    held: Option<Held>,
 }
 
 impl ImportedMemory {
@@ -421,12 +411,12 @@ impl ImportedMemory {
         &self.pool
     }
 
-    /// Where it begins. It is not given back any more: whoever calls this does that, once, with `cuMemFreeAsync`, as candle's
-    /// `CudaSlice` does. Until then it cannot be imported again.
-    pub fn into_raw(mut self) -> u64 {
+    /// Where it begins, and what keeps it. It is not given back any more: whoever calls this does that, once, with `cuMemFreeAsync`, as candle's
+    /// `CudaSlice` does, and drops the other when that is [done](AfterWork). Until then it cannot be imported again.
+    pub fn into_raw(mut self) -> (u64, Held) {
         // The pool may go before it: the driver keeps what is needed of it.
-        self.is_taken = true;
-        self.pointer
+        let held = self.held.take();
+        (self.pointer, held.expect("it is taken here only"))
     }
 
     fn covers(&self, bytes: u64) -> Result<()> {
@@ -440,15 +430,20 @@ impl ImportedMemory {
 impl Drop for ImportedMemory {
     fn drop(&mut self) {
         let mut here = self.pool.lock();
-        if self.is_taken {
-            if let Some(entry) = here.by_token.get_mut(&self.token) {
-                entry.is_taken = true;
-            }
+        let Some(held) = self.held.take() else {
+            here.take(&self.token);
             return;
-        }
+        };
         // Under the lock: nobody imports it in between.
         let Device { driver, ordinal } = &self.pool.device;
         let _ = driver.free(*ordinal, self.pointer, self.stream);
         here.remove(&self.token);
+        drop(here);
+        // LE-1
+        if driver.is_idle(*ordinal, self.stream) != Ok(true) {
+            let job = Box::new(move || drop(held));
+            // There is the device.
+            let _ = self.pool.after.run(*ordinal, self.stream, job);
+        }
     }
 }

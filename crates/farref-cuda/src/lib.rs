@@ -15,17 +15,19 @@
 //! | [`Cuda`] | the driver of this process; its devices |
 //! | [`SharedPool`], [`Exported`] | memory of this process that others may use |
 //! | [`Ticket`], [`ExportMessage`] | what is said about it: once, and for each allocation |
-//! | [`ImportedPool`], [`ImportedMemory`] | memory of another process |
+//! | [`ImportedPool`], [`ImportedMemory`], [`Held`] | memory of another process, and what says that this one may still use it |
 //! | [`AfterWork`] | calls back when a stream has done what it was given, so that memory can be released |
 //! | [`PinnedPool`], [`PinnedBuffer`], [`Download`] | page-locked memory, and copies with it |
 //! | [`testing`] | a machine with GPUs that there is not, for tests |
 //!
 //! # Invariants
 //!
-//! - **CU-1** Memory that was exported is the exporter's until it drops the [`Exported`], which it does when the last importer has
-//!   released it. What an importer gives back goes after the work that its stream was given before.
+//! - **CU-1** Memory that was exported is kept until the exporter drops the [`Exported`], which it does when the last importer has
+//!   released it, and after that as long as a process that lives may use it ([`Held`]). What an importer gives back goes after the work that
+//!   its stream was given before.
 //! - **CU-2** What an importer's stream is given after an import is done after all that the exporter's stream was given before the
 //!   export, whatever is exported in the meantime, and on whichever streams.
+//!   Of an exporter that has died nothing counts as done that was not seen to be while it lived.
 //! - **CU-3** A job of [`AfterWork`] is run once, after the work that its stream was given before, and nobody waits for it.
 //! - **CU-4** No peer's word is believed: a message cannot give more bytes than its allocation has, nor memory of another pool; a ticket
 //!   of another host or GPU is refused before anybody is asked.
@@ -36,7 +38,7 @@
 //!   memory, the socket and its thread.
 //! - **CU-8** Memory of the host that a copy reads or writes is neither shown, nor written to, nor freed before the copy is done.
 //! - **CU-9** Imported memory has one owner in a process, or is shared by counting: nobody's is taken away because somebody else gives the same
-//!   memory back.
+//!   memory back, however often its pool was opened. And it is told from other memory that is at the same address later.
 //!
 //! All this is for Linux. Elsewhere [`SUPPORTED`] is false, and there is nothing else.
 
@@ -60,7 +62,17 @@ mod facts;
 #[cfg(target_os = "linux")]
 mod fence;
 #[cfg(target_os = "linux")]
+mod here;
+#[cfg(target_os = "linux")]
 mod imported_pool;
+#[cfg(target_os = "linux")]
+mod ledger;
+#[cfg(target_os = "linux")]
+mod lingering;
+#[cfg(target_os = "linux")]
+mod open_pools;
+#[cfg(target_os = "linux")]
+mod other_process;
 #[cfg(target_os = "linux")]
 mod owned;
 #[cfg(target_os = "linux")]
@@ -90,6 +102,8 @@ pub use error::{CudaError, DriverError, Result};
 pub use facts::{DeviceUuid, MemoryInfo};
 #[cfg(target_os = "linux")]
 pub use imported_pool::{ImportedMemory, ImportedPool};
+#[cfg(target_os = "linux")]
+pub use ledger::Held;
 #[cfg(target_os = "linux")]
 pub use pinned::{PinnedBuffer, PinnedOptions, PinnedPool};
 #[cfg(target_os = "linux")]

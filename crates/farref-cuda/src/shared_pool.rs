@@ -15,6 +15,8 @@ use crate::error::{CudaError, DriverError, Result};
 use crate::exchange::Offer;
 use crate::facts::DeviceUuid;
 use crate::fence::Fence;
+use crate::ledger::{Ledger, Loan};
+use crate::lingering::Lingering;
 use crate::owned::{OwnedPool, OwnedStream};
 use crate::sys::StreamHandle;
 use crate::ticket::{ExportMessage, Host, Ticket, Token};
@@ -57,18 +59,22 @@ pub struct SharedPool {
     host: Host,
     event: Token,
     limit: u64,
+    ledger: Arc<Ledger>,
+    lingering: Arc<Lingering>,
     out: Mutex<Out>,
 }
 
+/// Whatever owns memory that is out.
+type Kept = Box<dyn Any + Send + Sync>;
+
 /// What is out.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Out {
     bytes: u64,
     by_pointer: HashMap<u64, Known>,
 }
 
 /// An allocation that is out, so that whoever has the [`Exported`] has kept it since.
-#[derive(Clone, Copy, Debug)]
 struct Known {
     token: Token,
     /// How long it is.
@@ -77,6 +83,9 @@ struct Known {
     times: usize,
     /// How many of its bytes count as out: as many as the longest of these has had.
     counted: u64,
+    loan: Loan,
+    /// Whatever owns it, if it is not out any more and may be used all the same.
+    lingering: Vec<Kept>,
 }
 
 /// A small allocation inside the reserve that is never freed: see [`PoolOptions::reserve`].
@@ -129,7 +138,8 @@ impl SharedPool {
         let event = fence.export()?.into();
         let descriptor = device.driver.export_pool(ordinal, pool.handle)?;
         fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let offer = cuda.exchange()?.offer(descriptor);
+        let ledger = Arc::new(Ledger::new()?);
+        let offer = cuda.exchange()?.offer(descriptor, Arc::clone(&ledger));
         let mut shared = Self {
             offer,
             anchor: None,
@@ -141,6 +151,8 @@ impl SharedPool {
             host,
             event,
             limit: options.limit,
+            ledger,
+            lingering: Arc::clone(cuda.lingering()),
             out: Mutex::default(),
         };
         if options.reserve > 0 {
@@ -184,6 +196,11 @@ impl SharedPool {
         self.device.ordinal
     }
 
+    /// Its number among the pools of this process.
+    pub fn number(&self) -> u64 {
+        self.offer.number()
+    }
+
     /// Whether there is an anchor in the reserve, so that memory out of it is imported quickly.
     pub fn is_anchored(&self) -> bool {
         self.anchor.is_some()
@@ -202,7 +219,7 @@ impl SharedPool {
         }
     }
 
-    /// How many bytes are out. Memory counts once, however many [`Exported`] there are of it.
+    /// How many bytes are out. Memory counts once, however many [`Exported`] there are of it, and as long as another process may use it.
     pub fn exported_bytes(&self) -> u64 {
         self.lock().bytes
     }
@@ -220,12 +237,13 @@ impl SharedPool {
         bytes: u64,
         stream: StreamHandle,
     ) -> Result<Exported> {
-        let token = self.count(pointer, bytes)?;
+        let (token, loan) = self.count(pointer, bytes)?;
         let exported = Exported {
             message: ExportMessage {
                 pool: self.offer.number(),
                 bytes,
                 token,
+                loan,
             },
             pointer,
             pool: Arc::clone(self),
@@ -236,9 +254,24 @@ impl SharedPool {
         Ok(exported)
     }
 
+    /// Importers that [wait](crate::ImportedPool::wait) from now on wait for the work, too, that `stream` was given so far. For memory of other
+    /// pools that this process has worked on and hands on: what it has done there its own event says, and not that of the pool.
+    ///
+    /// Says whether there is anything to wait for.
+    pub fn record(&self, stream: StreamHandle) -> Result<bool> {
+        let Device { driver, ordinal } = &self.device;
+        // Whoever waited for it all the same would have the GPU switched from one process to another.
+        if driver.is_idle(*ordinal, stream) == Ok(true) {
+            return Ok(false);
+        }
+        self.fence.record(stream)?;
+        Ok(true)
+    }
+
     /// Counts memory as out, if it may be.
-    fn count(&self, pointer: u64, bytes: u64) -> Result<Token> {
+    fn count(&self, pointer: u64, bytes: u64) -> Result<(Token, Loan)> {
         let mut out = self.lock();
+        out.forget_what_nobody_keeps(pointer);
         let used = out.bytes;
         let counted = (out.by_pointer.get(&pointer)).map_or(0, |known| known.counted);
         let more = bytes.saturating_sub(counted);
@@ -256,11 +289,14 @@ impl SharedPool {
             // It was out before, or it would not be known.
             return Err(CudaError::NotAnAllocation { pointer, bytes });
         }
+        if known.times == 0 {
+            self.ledger.lend_again(known.loan)?;
+        }
         known.times += 1;
         known.counted = known.counted.max(bytes);
-        let token = known.token;
+        let said = (known.token, known.loan);
         out.bytes = total;
-        Ok(token)
+        Ok(said)
     }
 
     /// Asks the driver about an allocation, and for what exports it.
@@ -274,6 +310,8 @@ impl SharedPool {
         let there = range.filter(|&(begin, there)| begin == pointer && bytes > 0 && bytes <= there);
         let (_, there) = there.ok_or(CudaError::NotAnAllocation { pointer, bytes })?;
         Ok(Known {
+            loan: self.ledger.lend()?,
+            lingering: Vec::new(),
             token: driver.export_pointer(*ordinal, pointer)?.into(),
             bytes: there,
             times: 0,
@@ -281,20 +319,69 @@ impl SharedPool {
         })
     }
 
-    fn give_back(&self, pointer: u64) {
+    /// One [`Exported`] less. What it has kept goes, unless another process may still use the memory (CU-1).
+    fn give_back(self: &Arc<Self>, pointer: u64, kept: Option<Kept>) {
         let mut out = self.lock();
-        if let Entry::Occupied(mut known) = out.by_pointer.entry(pointer) {
-            known.get_mut().times -= 1;
-            if known.get().times == 0 {
-                // From now on the memory may be freed, and another allocation begin there.
-                let counted = known.remove().counted;
-                out.bytes = out.bytes.saturating_sub(counted);
+        let Some(known) = out.by_pointer.get_mut(&pointer) else {
+            return;
+        };
+        known.times -= 1;
+        if known.times == 0 {
+            self.ledger.end(known.loan);
+            if !self.ledger.is_unused(known.loan) {
+                known.lingering.extend(kept);
+                drop(out);
+                self.lingering.add(Arc::clone(self), pointer);
+                return;
             }
         }
+        let gone = self.forget_unless_out(&mut out, pointer);
+        drop(out);
+        drop((kept, gone));
+    }
+
+    /// Lets go of memory that is not out, if no other process can use it any more. Says whether there is nothing left to do.
+    pub(crate) fn let_go_of_unused(&self, pointer: u64) -> bool {
+        let mut out = self.lock();
+        let known = out.by_pointer.get(&pointer);
+        let lingers = known.filter(|known| known.times == 0);
+        if lingers.is_some_and(|known| !self.ledger.is_unused(known.loan)) {
+            return false;
+        }
+        let gone = self.forget_unless_out(&mut out, pointer);
+        drop(out);
+        drop(gone);
+        true
+    }
+
+    fn forget_unless_out(&self, out: &mut Out, pointer: u64) -> Option<Known> {
+        let known = out.by_pointer.get(&pointer)?;
+        if known.times > 0 {
+            return None;
+        }
+        // From now on the memory may be freed, and another allocation begin there.
+        self.ledger.forget(known.loan);
+        out.remove(pointer)
     }
 
     fn lock(&self) -> MutexGuard<'_, Out> {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Out {
+    fn remove(&mut self, pointer: u64) -> Option<Known> {
+        let known = self.by_pointer.remove(&pointer)?;
+        self.bytes = self.bytes.saturating_sub(known.counted);
+        Some(known)
+    }
+
+    /// Memory that is not out and that nothing was kept of may have been freed: what is there now is another allocation.
+    fn forget_what_nobody_keeps(&mut self, pointer: u64) {
+        let known = self.by_pointer.get(&pointer);
+        if known.is_some_and(|known| known.times == 0 && known.lingering.is_empty()) {
+            self.remove(pointer);
+        }
     }
 }
 
@@ -316,12 +403,12 @@ fn unless_invalid<T>(result: DriverResult<T>) -> Result<Option<T>> {
     }
 }
 
-/// Memory that is out. When the last one of the same memory is dropped, its bytes do not count any more.
+/// Memory that is out. When the last one of the same memory is dropped, and no other process can use it, its bytes do not count any more.
 pub struct Exported {
     message: ExportMessage,
     pointer: u64,
     pool: Arc<SharedPool>,
-    kept: Option<Box<dyn Any + Send + Sync>>,
+    kept: Option<Kept>,
 }
 
 impl Exported {
@@ -330,7 +417,8 @@ impl Exported {
         self.message
     }
 
-    /// Keeps whatever owns the memory: it is dropped after this does not count any more.
+    /// Keeps whatever owns the memory: it is dropped after this does not count any more, and no other process can use the memory, however it has
+    /// gone. On another thread, if that takes a while.
     #[must_use]
     pub fn keep(mut self, owner: impl Any + Send + Sync) -> Self {
         self.kept = Some(Box::new((self.kept.take(), owner)));
@@ -340,8 +428,7 @@ impl Exported {
 
 impl Drop for Exported {
     fn drop(&mut self) {
-        self.pool.give_back(self.pointer);
-        drop(self.kept.take());
+        self.pool.give_back(self.pointer, self.kept.take());
     }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::Opaque;
 use crate::facts::DeviceUuid;
+use crate::ledger::Loan;
 
 /// The most anchors of a ticket.
 pub(crate) const MAX_ANCHORS: usize = 16;
@@ -130,6 +131,7 @@ pub struct ExportMessage {
     pub(crate) pool: u64,
     pub(crate) bytes: u64,
     pub(crate) token: Token,
+    pub(crate) loan: Loan,
 }
 
 impl ExportMessage {

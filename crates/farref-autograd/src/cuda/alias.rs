@@ -14,7 +14,7 @@ use candle_core::cuda::cudarc::driver::CudaStream;
 use candle_core::{DType, Shape, Tensor};
 use farref::RRef;
 use farref::context::NodeId;
-use farref_cuda::{CudaError, ExportMessage, ImportedPool};
+use farref_cuda::{Cuda, CudaError, ExportMessage, Held, ImportedPool};
 
 use super::at_hand::{AtHand, Origin};
 use super::device::{self, OpenDevice};
@@ -31,9 +31,12 @@ const LATEST: Duration = Duration::from_millis(100);
 pub(super) struct Alias {
     /// Gone when no tensor is over it any more.
     stream: Weak<CudaStream>,
+    /// Tells the memory from other memory that may be in its place later. None if the driver does not.
+    id: Option<u64>,
     device: Arc<OpenDevice>,
     /// Not to go before what is imported from it.
-    _pool: Arc<ImportedPool>,
+    pool: Arc<ImportedPool>,
+    held: Option<Held>,
     pub(super) owner: NodeId,
     pub(super) number: u64,
     pub(super) tensor: u64,
@@ -73,11 +76,22 @@ pub(super) fn import(
 ) -> Result<Tensor, String> {
     let device = device::open(pool.ordinal())?;
     let text = |error: CudaError| error.to_string();
+    // CT-4, and before anything is imported: what is refused later would have to be given back in the order of the stream. How much there is of it
+    // is checked by the pool, against the driver.
+    let needed = (elements as u64).checked_mul(dtype.size_in_bytes() as u64);
+    let fits = needed.is_some_and(|needed| needed <= message.bytes());
+    if shape.elem_count() != elements || !fits || !memory::has_whole_bytes(dtype) {
+        return Err(format!(
+            "{} bytes as {elements} elements of {dtype:?} with the shape {shape:?}",
+            message.bytes()
+        ));
+    }
     if !is_leaf {
         let row = lock().at_hand.find(origin.owner, &message, dtype, elements);
         if let Some(row) = row {
             // What it holds by itself keeps it; the one that came now is released.
             pool.wait(device.stream()).map_err(text)?;
+            settle(pool, &device);
             return Ok(row);
         }
     }
@@ -89,20 +103,18 @@ pub(super) fn import(
         }
         Err(error) => return Err(text(error)),
     };
+    settle(pool, &device);
     let is_copy = matches!(memory, Memory::Copied(_));
-    // CT-4: how much there is of it was checked by the pool, against the driver.
-    if shape.elem_count() != elements {
-        return Err(format!(
-            "a tensor of {elements} elements with the shape {shape:?}"
-        ));
-    }
-    let (tensor, stream) = memory::over(memory, dtype, shape, &device.candle, is_leaf)?;
+    let (tensor, stream, held) = memory::over(memory, dtype, shape, &device.candle, is_leaf)?;
     if is_copy {
         release(&device, hold);
         return Ok(tensor);
     }
+    let place = memory::with_allocation(&tensor, |allocation, _| allocation.pointer);
+    let place = (device.ordinal, place.unwrap_or_default());
     let alias = Alias {
         stream,
+        id: id_of(place),
         owner: origin.owner,
         number: origin.number,
         tensor: origin.tensor,
@@ -111,10 +123,9 @@ pub(super) fn import(
         owners_view: view,
         hold,
         device: Arc::clone(&device),
-        _pool: Arc::clone(pool),
+        pool: Arc::clone(pool),
+        held,
     };
-    let place = memory::with_allocation(&tensor, |allocation, _| allocation.pointer);
-    let place = (device.ordinal, place.unwrap_or_default());
     let mut aliases = lock();
     aliases.by_place.entry(place).or_default().push(alias);
     let dropped = match is_leaf {
@@ -137,7 +148,35 @@ pub(super) fn find<T>(ordinal: u32, pointer: u64, look: impl FnOnce(&Alias) -> T
     let here = aliases.by_place.get(&(ordinal, pointer))?;
     // The latest: a copy of a tensor can keep the stream object of one whose memory is gone.
     let mut here = here.iter().rev();
-    here.find(|alias| alias.stream.strong_count() > 0).map(look)
+    let alias = here.find(|alias| alias.stream.strong_count() > 0)?;
+    // Then the memory that is there now may be another one.
+    (alias.id == id_of((ordinal, pointer))).then(|| look(alias))
+}
+
+fn id_of((ordinal, pointer): (u32, u64)) -> Option<u64> {
+    Cuda::open().ok()?.allocation_id(ordinal, pointer).ok()
+}
+
+/// CT-7: an error if this memory is another process's that died before its work was seen to be done.
+pub(super) fn check(ordinal: u32, pointer: u64) -> Result<(), String> {
+    let pool = find(ordinal, pointer, |alias| Arc::clone(&alias.pool));
+    let checked = pool.map_or(Ok(()), |pool| pool.check());
+    checked.map_err(|error| error.to_string())
+}
+
+/// Looks, when the stream has waited for a peer's work, whether the peer has lived to do it.
+fn settle(pool: &Arc<ImportedPool>, device: &OpenDevice) {
+    if pool.is_behind() {
+        let pool = Arc::clone(pool);
+        run_after(
+            device,
+            Box::new(move || {
+                if let Err(error) = pool.check() {
+                    tracing::warn!(%error, "tensors of a peer may be without elements");
+                }
+            }),
+        );
+    }
 }
 
 /// Has somebody look after them.
@@ -188,8 +227,12 @@ fn release_dropped() {
             continue;
         }
         drop(aliases);
-        for Alias { device, hold, .. } in gone {
-            release(&device, Released(hold));
+        for alias in gone {
+            let released = Released {
+                _held: alias.held,
+                _hold: alias.hold,
+            };
+            release(&alias.device, released);
         }
         pause = SOONEST;
         aliases = lock();
@@ -198,10 +241,13 @@ fn release_dropped() {
 
 /// Lets go of something when the device has done what it was given (CT-2).
 fn release(device: &OpenDevice, hold: impl Send + 'static) {
+    run_after(device, Box::new(move || drop(hold)));
+}
+
+fn run_after(device: &OpenDevice, job: Box<dyn FnOnce() + Send>) {
     let Some(after) = device::after_work() else {
         return;
     };
-    let job = Box::new(move || drop(hold));
     if let Err(error) = after.run(device.ordinal, device.stream(), job) {
         // The job is gone, and the reference with it: the memory is released at once.
         tracing::warn!(%error, "the end of work on a CUDA device cannot be waited for");
@@ -209,7 +255,11 @@ fn release(device: &OpenDevice, hold: impl Send + 'static) {
 }
 
 /// A reference to memory that is not used any more, but may still be worked on.
-struct Released(#[expect(dead_code, reason = "only dropped")] RRef<KeptTensor>);
+struct Released {
+    /// First: whoever hears of the other looks for this.
+    _held: Option<Held>,
+    _hold: RRef<KeptTensor>,
+}
 
 impl Drop for Released {
     fn drop(&mut self) {

@@ -110,7 +110,7 @@ mod tests {
 
     /// What a peer says of the memory with this number.
     fn message(number: u8) -> ExportMessage {
-        let mut bytes = [0; 66];
+        let mut bytes = [0; 68];
         bytes[1] = 4;
         bytes[2] = number;
         postcard::from_bytes(&bytes).unwrap()

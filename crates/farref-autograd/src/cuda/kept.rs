@@ -25,7 +25,13 @@ pub(super) struct Table(Mutex<Numbers>);
 #[derive(Default)]
 struct Numbers {
     next: u64,
-    kept: HashMap<u64, Weak<Kept>>,
+    kept: HashMap<u64, Entry>,
+}
+
+struct Entry {
+    tensor: Weak<Kept>,
+    /// The id of the reference that keeps it.
+    hold: Arc<str>,
 }
 
 impl Table {
@@ -42,24 +48,37 @@ impl Table {
         let mut numbers = self.lock();
         numbers.next += 1;
         let number = numbers.next;
+        let exported = exported.map(|exported| exported.keep(KeptMemory(tensor.clone())));
         let kept = Arc::new(Kept {
             number,
             table: Arc::downgrade(self),
             exported,
             tensor,
         });
-        numbers.kept.insert(number, Arc::downgrade(&kept));
+        let entry = Entry {
+            tensor: Arc::downgrade(&kept),
+            hold: Arc::from(""),
+        };
+        numbers.kept.insert(number, entry);
         (number, kept)
     }
 
-    /// The tensor with this number, looked at in this way. None if that cannot be had of what is kept, without a copy.
+    /// The reference with this id keeps the tensor with this number.
+    pub(super) fn is_held_by(&self, number: u64, hold: &str) {
+        if let Some(entry) = self.lock().kept.get_mut(&number) {
+            entry.hold = Arc::from(hold);
+        }
+    }
+
+    /// The tensor with this number, which the reference with this id keeps, looked at in this way. None if that cannot be had of what is
+    /// kept, without a copy.
     pub(super) fn find(
         &self,
-        number: u64,
+        (number, hold): (u64, &str),
         elements: usize,
         view: &View,
     ) -> Option<Result<Tensor, String>> {
-        let kept = self.lock().kept.get(&number).and_then(Weak::upgrade)?;
+        let kept = self.get(number, hold)?;
         let tensor = &kept.tensor;
         let (allocation, own) = memory::look_at(tensor)?;
         let own = own.filter(|_| allocation.elements == elements)?;
@@ -73,9 +92,26 @@ impl Table {
         Some(row.and_then(|row| view.take(&row)))
     }
 
+    /// CT-4: somebody who has another reference than the one that keeps the tensor would lose it too early.
+    fn get(&self, number: u64, hold: &str) -> Option<Arc<Kept>> {
+        let numbers = self.lock();
+        let entry = numbers.kept.get(&number)?;
+        (*entry.hold == *hold).then(|| entry.tensor.upgrade())?
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.lock().kept.len()
+    }
+}
+
+/// The memory of a tensor that another process may use, whoever has let go of it.
+struct KeptMemory(Tensor);
+
+/// On whatever thread finds that it is not used any more.
+impl Drop for KeptMemory {
+    fn drop(&mut self) {
+        dropping::bind_for(&self.0);
     }
 }
 
@@ -96,6 +132,20 @@ mod tests {
     use candle_core::Device;
 
     use super::*;
+
+    /// CT-4
+    #[test]
+    fn a_tensor_is_found_only_by_the_reference_that_keeps_it() {
+        let table = Arc::new(Table::default());
+        let tensor = Tensor::arange(0f32, 6.0, &Device::Cpu).unwrap();
+        let (number, kept) = table.keep(tensor, None);
+        table.is_held_by(number, "this");
+        assert!(table.get(number, "this").is_some());
+        assert!(table.get(number, "that").is_none());
+        assert!(table.get(number + 1, "this").is_none());
+        drop(kept);
+        assert!(table.get(number, "this").is_none());
+    }
 
     #[test]
     fn what_nobody_keeps_is_not_found() {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::device_map::DeviceMap;
-use super::peers::{Opened, Peers};
+use super::peers::{MOST_DEVICES, Opened, Peers};
 use crate::error::{Error, Result};
 
 /// How tensors on CUDA devices go to a peer.
@@ -122,7 +122,9 @@ async fn take(worker: &Worker, life: NodeId, said: Introduction) -> Result<bool>
     let peers = worker.extension::<Peers>();
     peers.know(worker, life);
     peers.note_opened(life, &said.opened)?;
-    let map = DeviceMap::of_pairs(&said.map);
+    // CT-4
+    let map = &said.map[..said.map.len().min(MOST_DEVICES)];
+    let map = DeviceMap::of_pairs(map);
     let known = Arc::clone(&peers);
     let tickets = said.tickets;
     // Sockets and the driver take their time.
@@ -152,14 +154,16 @@ fn open(peers: &Peers, owner: NodeId, tickets: Vec<Ticket>) -> Vec<(u64, Arc<Imp
             // Before tensors come: candle takes its time.
             Ok(pool) if device::open(pool.ordinal()).is_ok() => opened.push((ticket.pool(), pool)),
             Ok(_) | Err(CudaError::OtherHost | CudaError::OtherDevice { .. }) => {}
+            // All of a process are had from one socket: the others would take as long.
+            Err(error @ CudaError::Unreachable(_)) => {
+                tracing::debug!(%error, "the device memory of a peer cannot be shared");
+                break;
+            }
             Err(error) => tracing::debug!(%error, "device memory of a peer cannot be shared"),
         }
     }
     opened
 }
-
-/// No host has more.
-const MOST_DEVICES: usize = 64;
 
 /// A peer introduces itself. Answers who this is, and the same.
 #[farref::remote]

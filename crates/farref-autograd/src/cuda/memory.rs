@@ -7,7 +7,9 @@ use candle_core::cuda::CudaStorageSlice;
 use candle_core::cuda::cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, CudaStorage, DType, DeviceLocation, Layout, Shape, Storage, Tensor};
-use farref_cuda::{CudaError, DeviceMemory, Download, ImportedMemory, PinnedPool, StreamHandle};
+use farref_cuda::{
+    CudaError, DeviceMemory, Download, Held, ImportedMemory, PinnedPool, StreamHandle,
+};
 
 use crate::view::View;
 
@@ -167,16 +169,19 @@ impl Memory {
         }
     }
 
-    fn into_raw(self) -> u64 {
+    fn into_raw(self) -> (u64, Option<Held>) {
         match self {
-            Self::Imported(memory) => memory.into_raw(),
-            Self::Copied(memory) => memory.into_raw(),
+            Self::Imported(memory) => {
+                let (pointer, held) = memory.into_raw();
+                (pointer, Some(held))
+            }
+            Self::Copied(memory) => (memory.into_raw(), None),
         }
     }
 }
 
 /// A tensor over memory, which has as many elements of that type. When the last tensor over it is dropped, the memory is
-/// given back, and then what is returned beside it is gone.
+/// given back, and then the stream that is returned beside it is gone. What its owner keeps it by is to be dropped after that.
 #[allow(unsafe_code)]
 pub(super) fn over(
     memory: Memory,
@@ -184,7 +189,7 @@ pub(super) fn over(
     shape: Shape,
     device: &CudaDevice,
     is_leaf: bool,
-) -> Result<(Tensor, Weak<CudaStream>), String> {
+) -> Result<(Tensor, Weak<CudaStream>, Option<Held>), String> {
     let elements = shape.elem_count();
     let needed = (elements as u64).checked_mul(dtype.size_in_bytes() as u64);
     if needed.is_none_or(|needed| needed > memory.bytes()) {
@@ -200,15 +205,16 @@ pub(super) fn over(
         ($($name:ident: $type:ty),*) => {
             match dtype {
                 $(DType::$name => {
+                    let (pointer, held) = memory.into_raw();
                     // SAFETY: so many elements are there, as was seen above, and candle frees them as the driver wants it.
-                    let slice = unsafe { stream.upgrade_device_ptr::<$type>(memory.into_raw(), elements) };
-                    CudaStorageSlice::$name(slice)
+                    let slice = unsafe { stream.upgrade_device_ptr::<$type>(pointer, elements) };
+                    (CudaStorageSlice::$name(slice), held)
                 })*
                 other => return Err(format!("tensors of {other:?} are not shared")),
             }
         };
     }
-    let slice = wrapped!(
+    let (slice, held) = wrapped!(
         U8: u8, U32: u32, I16: i16, I32: i32, I64: i64, BF16: half::bf16, F16: half::f16, F32: f32, F64: f64,
         F8E4M3: float8::F8E4M3
     );
@@ -218,7 +224,7 @@ pub(super) fn over(
         device: device.clone(),
     });
     let tensor = Tensor::from_storage(storage, shape, BackpropOp::none(), is_leaf);
-    Ok((tensor, watched))
+    Ok((tensor, watched, held))
 }
 
 /// cudarc need not note which stream used what last, which takes longer than many an operation.
@@ -226,6 +232,15 @@ pub(super) fn over(
 pub(super) fn without_event_tracking(device: &CudaDevice) {
     // SAFETY: there is one stream, and it was made with the device: whatever is done is done in its order (CT-6).
     unsafe { device.disable_event_tracking() };
+}
+
+/// What `source` is given from now on waits for what `other` was given so far: a copy between two devices is done by the one that it goes
+/// to, and the memory that it reads is given back by the one that it comes from.
+pub(super) fn wait_for_other(source: &Tensor, other: &CudaDevice) -> Result<(), String> {
+    let source = source.device().as_cuda_device();
+    let source = source.map_err(|error| error.to_string())?.cuda_stream();
+    let waits = source.join(&other.cuda_stream());
+    waits.map_err(|error| error.to_string())
 }
 
 /// The stream that candle works on.

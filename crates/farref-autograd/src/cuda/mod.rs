@@ -39,13 +39,16 @@
 //!
 //! # Invariants
 //!
-//! - **CT-1** Memory that another process uses is kept until its reference is released, by that process or for it.
+//! - **CT-1** Memory that another process uses is kept until its reference is released, by that process or for it, and after that as long as
+//!   the process lives and may use it.
 //! - **CT-2** A reference to memory is released after the work that was given to the stream before the tensor was dropped.
 //! - **CT-3** What cannot be shared is copied: nothing waits for another process, and nothing fails for want of a meeting.
 //! - **CT-4** Nothing that a peer says of its memory is believed unchecked, and of what it says no more is kept than a limit.
 //! - **CT-5** What is known of a peer is forgotten when that life of it is over, however the two have met.
 //! - **CT-6** All threads of a process give their work on a device to one stream: so it is done in the order in which it was given, and the
 //!   event of an export, or of a release, stands for all of it.
+//! - **CT-7** Memory that is handed on, or comes home, is waited for as far as the one who sends it has worked on it. And a tensor is not sent on whose
+//!   owner died before its work on it was seen to be done.
 
 mod alias;
 mod at_hand;

@@ -1,5 +1,6 @@
 //! What a worker knows of the devices of others.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,6 +14,8 @@ use super::kept::Table;
 use super::watching::Watcher;
 use crate::error::{Error, Result};
 
+/// No host has more devices.
+pub(super) const MOST_DEVICES: usize = 64;
 /// As many pools as no host has.
 const MOST_POOLS: usize = 4096;
 
@@ -178,9 +181,17 @@ impl Peers {
         standing.has_begun = true;
         standing.map = map;
         standing.is_near = is_near;
-        let pools = pools.into_iter();
-        let pools = pools.map(|(number, pool)| ((life, number), pool));
-        state.pools.extend(pools);
+        let mut room = MOST_DEVICES;
+        room = room.saturating_sub(state.pools.keys().filter(|(of, _)| *of == life).count());
+        for (number, pool) in pools {
+            // CT-4: a pool for each of its devices, however often it introduces itself. What is open stays: tensors are over it.
+            if let Entry::Vacant(place) = state.pools.entry((life, number))
+                && room > 0
+            {
+                place.insert(pool);
+                room -= 1;
+            }
+        }
         state.changes += 1;
     }
 
@@ -320,6 +331,31 @@ mod tests {
         assert!(!peers.begin(gone) && !peers.begin_acquainting(gone, other));
         assert_eq!(peers.state().lives.len(), 1);
         assert!(peers.state().lives[&other].acquainted.is_empty());
+    }
+
+    /// CT-4
+    #[test]
+    fn no_more_pools_of_a_peer_are_kept_than_it_can_have_devices_and_what_is_open_stays() {
+        let machine = farref_cuda::testing::Machine::new(1);
+        let options = farref_cuda::PoolOptions::default();
+        let opened = [(); 2].map(|()| {
+            let (here, there) = (machine.process(), machine.process());
+            let pool = farref_cuda::SharedPool::create(there.cuda(), 0, options).unwrap();
+            ImportedPool::open(here.cuda(), &pool.ticket()).unwrap()
+        });
+        let [first, second] = &opened;
+        let peer = NodeId::new(1, 1);
+        let peers = with(peer);
+        let note = |numbers: std::ops::Range<u64>, pool: &Arc<ImportedPool>| {
+            let pools = numbers.map(|number| (number, Arc::clone(pool)));
+            peers.note_peer(peer, DeviceMap::new(), true, pools.collect());
+        };
+        note(0..1, first);
+        for said in 0..3 {
+            note(said * 50..said * 50 + 50, second);
+        }
+        assert_eq!(peers.state().pools.len(), MOST_DEVICES);
+        assert!(Arc::ptr_eq(&peers.pool((peer, 0)).unwrap(), first));
     }
 
     /// CT-5

@@ -5,8 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Shape, Tensor as CandleTensor};
+use farref::context::NodeId;
 use farref::{Buffer, Source, Transfer, Width, Worker};
-use farref_cuda::{CudaError, Download, ExportMessage};
+use farref_cuda::{Cuda, CudaError, Download, ExportMessage};
 
 use super::at_hand::Origin;
 use super::device::{self, OpenDevice};
@@ -28,6 +29,9 @@ pub(crate) fn leaving(tensor: &CandleTensor) -> Result<(Option<Place>, Buffer), 
     let device = device::open(here).ok();
     let device = device.filter(|device| memory::is_of(tensor, &device.candle));
     let device = device.as_deref();
+    if let Some(pointer) = memory::with_allocation(tensor, |allocation, _| allocation.pointer) {
+        alias::check(here, pointer)?;
+    }
     // Outside of a call nobody knows who will read it.
     let Some(transfer) = Transfer::outgoing() else {
         return Ok((None, download(tensor, device, false)?));
@@ -70,9 +74,9 @@ fn share(
         return Ok(None);
     }
     if let Some(view) = &view
-        && let Some(memory) = hand_on(here, allocation, view, transfer, worker, peers)
+        && let Some(memory) = hand_on((here, device), allocation, view, transfer, worker, peers)
     {
-        return Ok(memory);
+        return memory;
     }
     let identity = identity_of(tensor);
     // Without its graph, which would otherwise live for as long as the peer has it.
@@ -107,6 +111,9 @@ fn share(
     };
     let (number, kept) = peers.kept.keep(tensor, exported);
     let hold = worker.rref_to_object(KeptTensor(Box::new(kept)));
+    let hold = hold.map_err(|error| error.to_string())?;
+    let id = hold.id().map_err(|error| error.to_string())?;
+    peers.kept.is_held_by(number, &id);
     Ok(Some(SharedMemory {
         owner: worker.node(),
         number,
@@ -114,7 +121,8 @@ fn share(
         export,
         elements,
         view,
-        hold: hold.map_err(|error| error.to_string())?,
+        behind: None,
+        hold,
     }))
 }
 
@@ -128,13 +136,13 @@ fn identity_of(tensor: &CandleTensor) -> u64 {
 /// Memory of another process, for a third one or for its owner. Nothing if it is not another's; none in that if it has to be
 /// copied.
 fn hand_on(
-    here: u32,
+    (here, device): (u32, Option<&OpenDevice>),
     allocation: Allocation,
     view: &View,
     transfer: &Transfer,
     worker: &Worker,
     peers: &Arc<Peers>,
-) -> Option<Option<SharedMemory>> {
+) -> Option<Result<Option<SharedMemory>, String>> {
     let found = alias::find(here, allocation.pointer, |alias| {
         let is_same = alias.elements == allocation.elements;
         let whole = alias.owners_view.is_whole(alias.elements) || alias.owners_view == *view;
@@ -145,6 +153,7 @@ fn hand_on(
             export: Vec::new(),
             elements: alias.elements,
             view: view.clone(),
+            behind: None,
             hold: alias.hold.clone(),
         };
         (memory, alias.message, is_same, whole)
@@ -157,23 +166,49 @@ fn hand_on(
         // It is kept as this process's own is.
         return None;
     }
-    if !is_same {
-        return Some(None);
-    }
+    let Some(device) = device.filter(|_| is_same) else {
+        return Some(Ok(None));
+    };
+    let sent = |mut memory: SharedMemory| {
+        let behind = behind(device, transfer.life(), worker, peers);
+        memory.behind = behind.map_err(|error| error.to_string())?;
+        Ok(Some(memory))
+    };
     if goes_home {
-        return Some(is_whole.then_some(memory));
+        return Some(match is_whole {
+            true => sent(memory),
+            false => Ok(None),
+        });
     }
     if peers.pool((memory.owner, message.pool())).is_none() {
         // Its owner is gone, and keeps it for nobody else.
-        return Some(None);
+        return Some(Ok(None));
     }
     let (to, life) = (transfer.peer(), transfer.life());
     if !peers.has_opened(life, (memory.owner, message.pool())) {
         meeting::acquaint_later(peers, worker, to, life, owner, memory.owner);
-        return Some(None);
+        return Some(Ok(None));
     }
     memory.export = write(&message).ok()?;
-    Some(Some(memory))
+    Some(sent(memory))
+}
+
+/// Which pool of this process says when its work on memory of another one is done, for somebody who gets that memory. None if it is done:
+/// also because this has waited for it, where the other one has not opened the pool.
+fn behind(
+    device: &OpenDevice,
+    to: NodeId,
+    worker: &Worker,
+    peers: &Peers,
+) -> Result<Option<u64>, CudaError> {
+    if let Ok(pool) = &device.pool
+        && peers.has_opened(to, (worker.node(), pool.number()))
+    {
+        let is_behind = pool.record(device.stream())?;
+        return Ok(is_behind.then(|| pool.number()));
+    }
+    Cuda::open()?.synchronize(device.ordinal, device.stream())?;
+    Ok(None)
 }
 
 fn write(message: &ExportMessage) -> Result<Vec<u8>, String> {
@@ -331,10 +366,19 @@ pub(crate) fn shared(
         export,
         elements,
         view,
+        behind,
         hold,
     } = memory;
+    if let Some(number) = behind {
+        let pool = peers.pool((transfer.life(), number));
+        let pool = pool.ok_or("a tensor that another worker has changed which is gone")?;
+        let device = device::open(pool.ordinal())?;
+        let waits = pool.wait(device.stream());
+        waits.map_err(|error| error.to_string())?;
+    }
+    let id = hold.id().map_err(|error| error.to_string())?;
     let (tensor, is_leaf) = if hold.is_owner() {
-        let tensor = peers.kept.find(number, elements, &view);
+        let tensor = peers.kept.find((number, &id), elements, &view);
         let tensor = tensor.ok_or("a tensor of this worker that it does not have")??;
         if tensor.dtype() != dtype {
             return Err(format!(
@@ -344,6 +388,11 @@ pub(crate) fn shared(
         }
         (tensor, false)
     } else {
+        // CT-4: what keeps it is at whose memory it is.
+        let keeper = hold.owner().map_err(|error| error.to_string())?;
+        if keeper.rank() != owner.worker.0 {
+            return Err("a tensor in memory that another worker keeps".to_owned());
+        }
         let message: ExportMessage =
             postcard::from_bytes(&export).map_err(|error| error.to_string())?;
         let pool = peers.pool((owner, message.pool()));
@@ -381,9 +430,10 @@ pub(crate) fn shared(
         Some(at) if at == ordinal => tensor,
         _ => {
             let device = open_for_peer(ordinal)?;
-            tensor
-                .to_device(&Device::Cuda(device.candle.clone()))
-                .map_err(text)?
+            let moved = tensor.to_device(&Device::Cuda(device.candle.clone()));
+            let moved = moved.map_err(text)?;
+            memory::wait_for_other(&tensor, &device.candle)?;
+            moved
         }
     };
     Ok(match requires_grad && !is_leaf {

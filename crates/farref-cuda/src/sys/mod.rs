@@ -1,8 +1,10 @@
-//! All unsafe code of the crate: the driver's functions, and memory that a device reads and writes by itself.
+//! All unsafe code of the crate: the driver's functions, and memory that a device reads and writes by itself, and locks of the
+//! kernel's.
 
 mod address;
 mod copies;
 mod host;
+pub(crate) mod locks;
 mod real;
 mod stream;
 mod table;

@@ -17,6 +17,7 @@ const ATTRIBUTE_MEMORY_POOLS: c_uint = 115;
 const ATTRIBUTE_POOL_HANDLES: c_uint = 119;
 const ATTRIBUTE_SHARED_EVENTS: c_uint = 125;
 const POOL_RELEASE_THRESHOLD: c_uint = 4;
+const POINTER_BUFFER_ID: c_uint = 7;
 const POINTER_POOL: c_uint = 17;
 const ALLOCATION_PINNED: c_uint = 1;
 const LOCATION_DEVICE: c_uint = 1;
@@ -24,6 +25,8 @@ const HANDLE_DESCRIPTOR: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 const EVENT_INTERPROCESS: c_uint = 4;
 const STREAM_NON_BLOCKING: c_uint = 1;
+const CAPTURE_NONE: c_uint = 0;
+const CAPTURE_RELAXED: c_uint = 2;
 const HOST_PORTABLE: c_uint = 1;
 const NOT_READY: Code = 600;
 
@@ -325,6 +328,20 @@ impl Driver for Real {
         Ok((base, bytes as u64))
     }
 
+    fn allocation_id(&self, ordinal: u32, pointer: u64) -> DriverResult<u64> {
+        let _entered = self.enter(ordinal)?;
+        let mut id = 0_u64;
+        let into = (&raw mut id).cast::<c_void>();
+        // SAFETY: see above; this attribute is an `unsigned long long`.
+        unsafe {
+            call!(
+                self,
+                cuPointerGetAttribute(into, POINTER_BUFFER_ID, pointer)
+            )
+        }?;
+        Ok(id)
+    }
+
     fn export_pointer(&self, ordinal: u32, pointer: u64) -> DriverResult<Opaque> {
         let _entered = self.enter(ordinal)?;
         let mut data = Opaque64([0; 64]);
@@ -379,6 +396,29 @@ impl Driver for Real {
         let _entered = self.enter(ordinal)?;
         // SAFETY: see above.
         unsafe { call!(self, cuStreamSynchronize(stream.pointer())) }
+    }
+
+    fn is_idle(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool> {
+        let _entered = self.enter(ordinal)?;
+        // SAFETY: see above.
+        match unsafe { (self.table.cuStreamQuery)(stream.pointer()) } {
+            NOT_READY => Ok(false),
+            code => self.check("cuStreamQuery", code).map(|()| true),
+        }
+    }
+
+    fn is_capturing(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool> {
+        let _entered = self.enter(ordinal)?;
+        let mut status = CAPTURE_NONE;
+        // SAFETY: see above.
+        unsafe { call!(self, cuStreamIsCapturing(stream.pointer(), &mut status)) }?;
+        Ok(status != CAPTURE_NONE)
+    }
+
+    fn relax_captures(&self) -> DriverResult<()> {
+        let mut mode = CAPTURE_RELAXED;
+        // SAFETY: see above; it writes the mode that was before.
+        unsafe { call!(self, cuThreadExchangeStreamCaptureMode(&mut mode)) }
     }
 
     fn create_event(&self, ordinal: u32, shared: bool) -> DriverResult<EventHandle> {

@@ -1,5 +1,6 @@
 //! The pretended machine's driver: the same functions, on plain memory.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,7 +10,7 @@ use std::time::Instant;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::machine::{PATIENCE, Shared};
-use super::state::{Event, Op, Pool, State};
+use super::state::{Event, Import, Op, Pool, State};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
@@ -20,6 +21,13 @@ use crate::ticket::Secret;
 const INVALID_DEVICE: u32 = 101;
 const INVALID_HANDLE: u32 = 400;
 const TIMEOUT: u32 = 702;
+const CAPTURE_UNSUPPORTED: u32 = 900;
+const CAPTURED_EVENT: u32 = 907;
+
+thread_local! {
+    /// Whether this thread may ask what it likes while another one captures.
+    static IS_RELAXED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// The driver of one pretended process.
 #[derive(Debug)]
@@ -188,7 +196,7 @@ impl Driver for StandIn {
         {
             let mut allocations = state.allocations.values();
             let is_used = allocations.any(|allocation| {
-                allocation.pool == of && allocation.imports.contains(&self.process)
+                allocation.pool == of && allocation.imports.contains_key(&self.process)
             });
             let other = state
                 .imported_pools
@@ -296,6 +304,15 @@ impl Driver for StandIn {
         Ok((pointer - at as u64, bytes))
     }
 
+    fn allocation_id(&self, _: u32, pointer: u64) -> DriverResult<u64> {
+        let call = "cuPointerGetAttribute";
+        let state = self.enter(call)?;
+        let found = state.find(self.process, pointer);
+        let (id, _) = found.ok_or_else(|| invalid(call))?;
+        let import = state.allocations[&id].imports.get(&self.process);
+        Ok(import.map_or(id, |import| import.id))
+    }
+
     fn export_pointer(&self, _: u32, pointer: u64) -> DriverResult<Opaque> {
         let call = "cuMemPoolExportPointer";
         let mut state = self.enter(call)?;
@@ -316,15 +333,19 @@ impl Driver for StandIn {
         let imported = state.imported_pools.get(&pool.0).copied();
         let of = imported.filter(|(owner, _)| *owner == self.process);
         let (_, of) = of.ok_or_else(|| invalid(call))?;
-        let id = state.exports.get(data).copied();
-        let allocation = id.and_then(|id| state.allocations.get_mut(&id));
+        let allocation = state.exports.get(data).copied();
+        let number = state.number();
+        let at = state.processes[self.process].next_import.take();
+        let allocation = allocation.and_then(|id| state.allocations.get_mut(&id));
         let allocation = allocation.filter(|allocation| allocation.pool == of);
         let allocation = allocation.ok_or_else(|| invalid(call))?;
-        allocation.imports.insert(self.process);
-        let address = allocation.address;
-        let owner = state.pools.get(&of).map(|pool| pool.owner);
-        let owner = owner.ok_or_else(|| invalid(call))?;
-        Ok(State::seen_by(self.process, owner, address))
+        let usual = State::seen_by(self.process, allocation.address);
+        let import = Import {
+            address: at.unwrap_or(usual),
+            id: number,
+        };
+        let imported = allocation.imports.entry(self.process).or_insert(import);
+        Ok(imported.address)
     }
 
     fn copy_within(
@@ -383,6 +404,24 @@ impl Driver for StandIn {
         })
     }
 
+    fn is_idle(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool> {
+        drop(self.enter("cuStreamQuery")?);
+        let key = self.key(ordinal, stream);
+        let state = self.shared.lock();
+        Ok(state.streams.get(&key).is_none_or(|queue| queue.is_empty()))
+    }
+
+    fn is_capturing(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool> {
+        drop(self.enter("cuStreamIsCapturing")?);
+        let key = self.key(ordinal, stream);
+        Ok(self.shared.lock().captures.contains(&key))
+    }
+
+    fn relax_captures(&self) -> DriverResult<()> {
+        IS_RELAXED.set(true);
+        Ok(())
+    }
+
     fn create_event(&self, ordinal: u32, _: bool) -> DriverResult<EventHandle> {
         let call = "cuEventCreate";
         let mut state = self.enter(call)?;
@@ -430,18 +469,36 @@ impl Driver for StandIn {
         let mut state = self.enter(call)?;
         let (event, records) = self.event(&state, call, event)?;
         let number = records + 1;
+        let key = (self.process, self.gpu(&state, call, ordinal)?, stream.raw());
+        let is_captured = state.captures.contains(&key);
         if let Some(event) = state.events.get_mut(&event) {
-            event.records = number;
+            event.is_captured = is_captured;
+            event.records += u64::from(!is_captured);
         }
         drop(state);
+        if is_captured {
+            return Ok(());
+        }
         self.give(ordinal, stream, Op::Record { event, number });
         Ok(())
     }
 
     fn is_done(&self, _: u32, event: EventHandle) -> DriverResult<bool> {
         let call = "cuEventQuery";
-        let state = self.enter(call)?;
+        let mut state = self.enter(call)?;
         let (event, number) = self.event(&state, call, event)?;
+        let mut captures = state.captures.iter();
+        if captures.any(|(process, ..)| *process == self.process) && !IS_RELAXED.get() {
+            state.fault("a capture was spoiled".to_owned());
+            return Err(error(call, CAPTURE_UNSUPPORTED));
+        }
+        if state
+            .events
+            .get(&event)
+            .is_some_and(|event| event.is_captured)
+        {
+            return Err(error(call, CAPTURED_EVENT));
+        }
         Ok(state.is_reached(event, number))
     }
 

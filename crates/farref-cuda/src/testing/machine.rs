@@ -180,10 +180,28 @@ impl Process {
         destroyed.expect("it is a stream of this process");
     }
 
+    /// From now on what a stream is given is captured and not done, until [`end_capture`](Self::end_capture). (Of what can be given
+    /// to a stream only events are.)
+    pub fn begin_capture(&self, ordinal: u32, stream: StreamHandle) {
+        let key = self.driver.key(ordinal, stream);
+        self.lock().captures.insert(key);
+    }
+
+    /// The stream is not captured any more.
+    pub fn end_capture(&self, ordinal: u32, stream: StreamHandle) {
+        let key = self.driver.key(ordinal, stream);
+        self.lock().captures.remove(&key);
+    }
+
     /// Frees memory that was allocated or [taken](crate::ImportedMemory::into_raw), when its stream gets there, as candle does.
     pub fn free(&self, ordinal: u32, pointer: u64, stream: StreamHandle) {
         // What is wrong with it is noted.
         let _ = self.driver.free(ordinal, pointer, stream);
+    }
+
+    /// Where the driver puts the next memory that is imported: at an address that was free again, say.
+    pub fn import_next_at(&self, pointer: u64) {
+        self.lock().processes[self.driver.process].next_import = Some(pointer);
     }
 
     /// Writes to device memory, at once.

@@ -50,6 +50,8 @@ pub(super) struct ProcessState {
     /// Which of the next calls of a function fail.
     pub(super) failures: HashMap<String, VecDeque<Option<u32>>>,
     pub(super) calls: HashMap<&'static str, usize>,
+    /// Where the next memory is that it imports.
+    pub(super) next_import: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -73,9 +75,17 @@ pub(super) struct Allocation {
     pub(super) bytes: Vec<u8>,
     pub(super) is_freed: bool,
     /// Which processes have imported it: a driver does not count how often.
-    pub(super) imports: HashSet<usize>,
+    pub(super) imports: HashMap<usize, Import>,
     /// Streams that were given work that will write to it.
     pub(super) to_be_written: Vec<StreamKey>,
+}
+
+/// An allocation, as another process has it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Import {
+    pub(super) address: u64,
+    /// No other one has the same.
+    pub(super) id: u64,
 }
 
 #[derive(Debug, Default)]
@@ -84,6 +94,8 @@ pub(super) struct Event {
     pub(super) records: u64,
     /// Which of these have been reached.
     pub(super) done: HashSet<u64>,
+    /// Whether it was recorded last by a stream that was captured.
+    pub(super) is_captured: bool,
 }
 
 /// What a stream is given.
@@ -143,6 +155,8 @@ pub(super) struct State {
     pub(super) streams: HashMap<StreamKey, VecDeque<Op>>,
     /// Streams that stop after so many further steps, until that work is let go on.
     pub(super) stops: HashMap<StreamKey, (usize, u64)>,
+    /// Streams that are captured.
+    pub(super) captures: HashSet<StreamKey>,
     pub(super) released: HashSet<u64>,
     pub(super) readings: HashMap<u64, Vec<u8>>,
     /// Memory of the host that is locked.
@@ -197,26 +211,21 @@ impl State {
     }
 
     /// Where a process sees memory of another one.
-    pub(super) fn seen_by(process: usize, owner: usize, address: u64) -> u64 {
-        if process == owner {
-            address
-        } else {
-            address + (process as u64 + 1) * APART
-        }
+    pub(super) fn seen_by(process: usize, address: u64) -> u64 {
+        address + (process as u64 + 1) * APART
     }
 
     /// The allocation that a process has at an address, and where in it that is.
     pub(super) fn find(&self, process: usize, address: u64) -> Option<(u64, usize)> {
         self.allocations.iter().find_map(|(&id, allocation)| {
             let owner = self.pools.get(&allocation.pool)?.owner;
-            let has = if process == owner {
-                !allocation.is_freed
+            let begin = if process == owner {
+                (!allocation.is_freed).then_some(allocation.address)?
             } else {
-                allocation.imports.contains(&process)
+                allocation.imports.get(&process)?.address
             };
-            let begin = Self::seen_by(process, owner, allocation.address);
             let at = address.checked_sub(begin)?;
-            (has && at < allocation.bytes.len().max(1) as u64).then_some((id, at as usize))
+            (at < allocation.bytes.len().max(1) as u64).then_some((id, at as usize))
         })
     }
 
@@ -250,7 +259,7 @@ impl State {
             address,
             bytes: vec![0; bytes as usize],
             is_freed: false,
-            imports: HashSet::new(),
+            imports: HashMap::new(),
             to_be_written: Vec::new(),
         };
         self.allocations.insert(number, allocation);
@@ -266,7 +275,7 @@ impl State {
         let Some(allocation) = self.allocations.get_mut(&id) else {
             return;
         };
-        if !allocation.imports.remove(&process) {
+        if allocation.imports.remove(&process).is_none() {
             allocation.is_freed = true;
             if !allocation.imports.is_empty() {
                 self.fault(format!("{address:#x} was freed while others have it"));

@@ -62,17 +62,75 @@ fn jobs_are_run_also_if_the_driver_fails() {
 }
 
 #[test]
-fn without_an_event_the_stream_itself_is_waited_for() {
+fn an_event_that_cannot_be_recorded_is_recorded_later() {
     Machine::run(1, |machine| {
         let here = machine.process();
         let after = AfterWork::new(here.cuda());
         let work = here.hold(0, STREAM);
-        here.fail_next("cuEventRecord", 999);
+        for _ in 0..3 {
+            here.fail_next("cuEventRecord", 999);
+        }
         let held = ask(&after, STREAM);
-        until(|| here.calls("cuStreamSynchronize") > 0);
+        until(|| here.calls("cuEventRecord") > 3);
+        let looks = here.calls("cuEventQuery");
+        until(|| here.calls("cuEventQuery") > looks + 1);
         assert!(held.try_recv().is_err());
         work.complete();
         held.recv_timeout(PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn an_error_that_says_nothing_of_the_work_does_not_end_it() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let work = here.hold(0, STREAM);
+        // Not permitted while something is captured; an event of a capture; not initialized; unknown.
+        for code in [900, 907, 3, 999] {
+            here.fail_next("cuEventQuery", code);
+        }
+        let held = ask(&after, STREAM);
+        until(|| here.calls("cuEventQuery") > 5);
+        assert!(held.try_recv().is_err());
+        work.complete();
+        held.recv_timeout(PATIENCE).unwrap();
+    });
+}
+
+#[test]
+fn a_job_is_run_if_the_device_has_failed() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let work = here.hold(0, STREAM);
+        here.fail_next("cuEventQuery", 700);
+        here.fail_next("cuMemGetInfo_v2", 700);
+        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        work.complete();
+    });
+}
+
+#[test]
+fn captures_are_neither_spoiled_nor_waited_for_in_vain() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        let (captured, other) = (here.stream(0), here.stream(0));
+        let before = ask(&after, other);
+        before.recv_timeout(PATIENCE).unwrap();
+        here.begin_capture(0, captured);
+        let recorded = here.calls("cuEventRecord");
+        let held = ask(&after, captured);
+        assert_eq!(here.calls("cuEventRecord"), recorded, "into the capture");
+        // Of other streams jobs are run meanwhile.
+        ask(&after, other).recv_timeout(PATIENCE).unwrap();
+        ask(&after, other).recv_timeout(PATIENCE).unwrap();
+        assert!(held.try_recv().is_err());
+        here.end_capture(0, captured);
+        held.recv_timeout(PATIENCE).unwrap();
+        here.destroy_stream(0, captured);
+        here.destroy_stream(0, other);
     });
 }
 

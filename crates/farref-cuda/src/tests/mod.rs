@@ -4,6 +4,8 @@ mod after_work;
 mod copies;
 mod exchange;
 mod failures;
+mod lingering;
+mod once;
 mod order;
 mod sharing;
 
@@ -28,7 +30,7 @@ fn allocate(process: &Process, bytes: u64) -> DeviceMemory {
 }
 
 /// Waits until something is so, and fails if it never is.
-fn until(mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
         assert!(Instant::now() < deadline, "it does not happen");

@@ -1,6 +1,7 @@
 //! What waits for what (CU-1, CU-2).
 
 use super::{STREAM, allocate, open, pool};
+use crate::CudaError;
 use crate::testing::Machine;
 
 #[test]
@@ -139,5 +140,81 @@ fn an_importer_gives_its_stream_nothing_to_wait_for_that_is_done() {
         assert_eq!(there.calls("cuStreamWaitEvent"), 1);
         work.complete();
         drop((imported, again));
+    });
+}
+
+#[test]
+fn who_gets_memory_back_waits_for_what_was_done_with_it() {
+    // CU-2
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let (pool_here, pool_there) = (pool(&here), pool(&there));
+        let (opened_there, opened_here) = (open(&there, &pool_here), open(&here, &pool_there));
+        let memory = allocate(&here, 4);
+        here.write(memory.pointer(), b"sent");
+        let exported = pool_here.export(memory.pointer(), 4, STREAM).unwrap();
+        let imported = opened_there.import(&exported.message(), STREAM).unwrap();
+        let work = there.write_later(0, STREAM, imported.pointer(), b"back");
+        assert!(pool_there.record(STREAM).unwrap());
+        opened_here.wait(STREAM).unwrap();
+        let reading = here.read_later(0, STREAM, memory.pointer(), 4);
+        assert_eq!(reading.get(), None);
+        work.complete();
+        assert_eq!(reading.get().unwrap(), b"back");
+        // Of a stream that has nothing to do there is nothing to wait for.
+        assert!(!pool_there.record(STREAM).unwrap());
+        drop(imported);
+    });
+}
+
+#[test]
+fn of_an_exporter_that_has_died_only_that_is_done_which_was_seen_to_be() {
+    // CU-2
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        let (first, second) = (allocate(&here, 4), allocate(&here, 4));
+        let work = here.hold(0, STREAM);
+        let exported = pool.export(first.pointer(), 4, STREAM).unwrap();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        assert!(opened.is_behind() && opened.check().is_ok());
+        work.complete();
+        assert!(opened.check().is_ok() && !opened.is_behind());
+        let work = here.hold(0, STREAM);
+        let later = pool.export(second.pointer(), 4, STREAM).unwrap();
+        let unfinished = opened.import(&later.message(), STREAM).unwrap();
+        assert!(opened.check().is_ok() && opened.is_behind());
+        opened.end_exporter();
+        // The driver lets streams go on, and says that it is done.
+        work.complete();
+        for refused in [opened.check(), opened.wait(STREAM)] {
+            assert!(
+                matches!(refused, Err(CudaError::ExporterGone)),
+                "{refused:?}"
+            );
+        }
+        drop((imported, unfinished));
+    });
+}
+
+#[test]
+fn nothing_is_wrong_with_memory_of_one_that_died_after_its_work_was_seen_to_be_done() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        let memory = allocate(&here, 4);
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        opened.end_exporter();
+        assert!(opened.check().is_ok());
+        drop(imported);
+        // But what comes now may not be whole.
+        let refused = opened.import(&exported.message(), STREAM);
+        assert!(
+            matches!(refused, Err(CudaError::ExporterGone)),
+            "{refused:?}"
+        );
     });
 }

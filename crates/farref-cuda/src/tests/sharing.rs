@@ -102,7 +102,7 @@ fn memory_is_imported_once_until_it_is_given_back_whoever_does_that() {
         };
         assert!(opened.import(&longer, STREAM).is_err());
         assert_eq!(there.read(first.pointer(), 4), b"once");
-        let taken = first.into_raw();
+        let (taken, held) = first.into_raw();
         let again = import();
         assert!(
             matches!(again, Err(CudaError::AlreadyImported)),
@@ -110,6 +110,7 @@ fn memory_is_imported_once_until_it_is_given_back_whoever_does_that() {
         );
         assert_eq!(there.read(taken, 4), b"once");
         there.free(0, taken, STREAM);
+        drop(held);
         assert_eq!(machine.counts().imports, 0);
         let anew = import().unwrap();
         assert_eq!(there.read(anew.pointer(), 4), b"once");
@@ -143,7 +144,7 @@ fn imported_memory_can_be_shared_and_goes_with_the_last_who_has_it() {
         assert_eq!(machine.counts().imports, 0);
         // What was taken cannot be.
         let taken = opened.import(&exported.message(), STREAM).unwrap();
-        let taken = taken.into_raw();
+        let (taken, _held) = taken.into_raw();
         let refused = import();
         assert!(
             matches!(refused, Err(CudaError::AlreadyImported)),
@@ -172,7 +173,8 @@ fn imported_memory_can_be_copied_whether_it_is_here_or_not() {
         assert_eq!(machine.counts().imports, 0);
         let work = here.write_later(0, STREAM, memory.pointer(), b"next");
         let again = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let taken = opened.import(&again.message(), STREAM).unwrap().into_raw();
+        let taken = opened.import(&again.message(), STREAM).unwrap();
+        let (taken, _held) = taken.into_raw();
         let second = copy();
         work.complete();
         assert_eq!(there.read(second.pointer(), 4), b"next");
@@ -202,13 +204,13 @@ fn memory_that_the_driver_does_not_know_any_more_is_imported_again_to_be_copied(
         let opened = open(&there, &pool);
         let import = || opened.import(&exported.message(), STREAM);
         // Given back by whoever took it, which shows only when it is copied.
-        import().unwrap().into_raw();
+        drop(import().unwrap().into_raw());
         there.fail_next("cuMemcpyDtoDAsync_v2", DriverError::INVALID_VALUE);
         let copy = opened.copy(&exported.message(), STREAM).unwrap();
         assert_eq!(there.read(copy.pointer(), 4), b"anew");
         assert_eq!(machine.counts().imports, 0);
         // With other failures it is not taken away from anybody.
-        let taken = import().unwrap().into_raw();
+        let (taken, _held) = import().unwrap().into_raw();
         for _ in 0..2 {
             there.fail_next("cuMemcpyDtoDAsync_v2", 999);
         }
@@ -229,7 +231,9 @@ fn what_others_gave_back_is_forgotten() {
             let memory = allocate(&here, if round < 150 { 4 } else { round * 1024 });
             let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
             let imported = opened.import(&exported.message(), STREAM).unwrap();
-            there.free(0, imported.into_raw(), STREAM);
+            let (taken, held) = imported.into_raw();
+            there.free(0, taken, STREAM);
+            drop(held);
             drop(exported);
             assert!(opened.known() <= 66, "{round}: {}", opened.known());
         }
@@ -343,8 +347,11 @@ fn what_a_peer_says_is_checked() {
     // CU-4
     Machine::run(1, |machine| {
         let (here, there) = (machine.process(), machine.process());
-        let (pool, other) = (pool(&here), pool(&here));
-        // Of the pool that was made last.
+        // Memory is of the pool that was made last.
+        let first = pool(&here);
+        let firsts = allocate(&here, 64);
+        let of_first = first.export(firsts.pointer(), 64, STREAM).unwrap();
+        let other = pool(&here);
         let memory = allocate(&here, 64);
         let exported = other.export(memory.pointer(), 64, STREAM).unwrap();
         let opened = open(&there, &other);
@@ -371,15 +378,12 @@ fn what_a_peer_says_is_checked() {
         let refused = opened.import(&unknown, STREAM);
         assert!(matches!(refused, Err(CudaError::Driver(_))), "{refused:?}");
         // Memory of another pool of the same process.
-        let wrong_pool = open(&there, &pool);
-        let number = pool.ticket().pool();
-        let refused = wrong_pool.import(
-            &ExportMessage {
-                pool: number,
-                ..right
-            },
-            STREAM,
-        );
+        let wrong_pool = open(&there, &first);
+        let wrong = ExportMessage {
+            token: right.token,
+            ..of_first.message()
+        };
+        let refused = wrong_pool.import(&wrong, STREAM);
         assert!(matches!(refused, Err(CudaError::Driver(_))), "{refused:?}");
         assert_eq!(machine.counts().imports, 0);
         assert!(opened.import(&right, STREAM).is_ok());

@@ -72,7 +72,7 @@ fn is_root() -> bool {
 fn another_process_of_the_same_user_is_given_the_descriptor() -> Result<()> {
     with_ticket(|_, fields| {
         let said = said(start("asks", &fields, None)?)?;
-        ensure!(said == "1 bytes, 1 descriptors, 8 bytes in it", "{said}");
+        ensure!(said == "3 bytes, 2 descriptors, 8 bytes in it", "{said}");
         Ok(())
     })
 }
