@@ -9,6 +9,7 @@ use farref_autograd::{Error, Tensor};
 
 use crate::common::eventually;
 use crate::common::processes::{Processes, Role, Wire};
+use crate::departures;
 
 /// What a process reserves.
 const RESERVE: u64 = 2 << 30;
@@ -64,7 +65,9 @@ impl Setup {
 pub(crate) async fn be_worker(role: &Role) -> Result<()> {
     let setup = Setup::read(&role.words)?;
     setup.options().set()?;
-    role.serve(setup.wire).await
+    let served = role.serve(setup.wire).await;
+    departures::when_the_worker_has_ended().await;
+    served
 }
 
 /// They have met.
