@@ -87,6 +87,10 @@ pub(crate) async fn a_peer_goes_on_with_memory_whose_owner_was_killed() -> Resul
     let mut group = start(3).await?;
     let tensor = make::on(&group.peer(1)?, 3.0).await?;
     ensure!(cuda::usage().imported == 1);
+    // CT-7: it is seen that its owner has finished it, soon after this has been able to read it.
+    let first: f32 = tensor.get(0)?.to_scalar()?;
+    ensure!(first == 3.0);
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     let gone = group.peer(1)?.gone();
     group.kill(1)?;
     gone.await?;
