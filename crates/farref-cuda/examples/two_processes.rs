@@ -81,6 +81,7 @@ mod linux {
             },
         )?;
         copies(cuda, &pinned)?;
+        uploads(cuda)?;
 
         let mut child = Command::new(std::env::current_exe()?)
             .env(ROLE, "1")
@@ -272,6 +273,34 @@ mod linux {
                 rate(up),
                 rate(down)
             );
+        }
+        Ok(())
+    }
+
+    /// How long uploads take, by how many threads fill the windows.
+    fn uploads(cuda: &Cuda) -> Result<()> {
+        const THREADS: [usize; 4] = [1, 2, 4, 8];
+        println!("\n{:>10} up with {THREADS:?} threads at most", "bytes");
+        for bytes in [MIB, 16 * MIB, 64 * MIB, 256 * MIB] {
+            let memory = cuda.allocate(0, bytes as u64, STREAM)?;
+            let source = pattern(7, bytes);
+            let mut line = format!("{bytes:>10}");
+            for threads in THREADS {
+                let options = PinnedOptions {
+                    threads,
+                    ..PinnedOptions::default()
+                };
+                let pinned = PinnedPool::new(cuda, 0, options)?;
+                let mut times = Vec::new();
+                for _ in 0..8 {
+                    let begun = Instant::now();
+                    up(&pinned, &source, &memory)?;
+                    cuda.synchronize(0, STREAM)?;
+                    times.push(begun.elapsed());
+                }
+                line += &format!(" {:>10.1?}", median(&mut times[1..]));
+            }
+            println!("{line}");
         }
         Ok(())
     }

@@ -10,14 +10,21 @@ use crate::sys::{HostBlock, StreamHandle};
 
 /// The length of a window: long enough for the device's full rate, short enough for the processor's cache.
 const WINDOW: usize = 2 << 20;
+/// The least length. A short copy has several windows as well, so that its steps overlap.
+const LEAST_WINDOW: usize = 256 << 10;
 /// The most windows of a download. Of longer ones windows are longer.
 const MOST: usize = 128;
-/// How many threads fill windows of an upload at most: one alone is several times as slow as the device.
-const MOST_LANES: usize = 4;
-/// Each of them has about that many bytes to copy, or it is not worth it.
-const LANE: usize = 8 << 20;
+/// Each thread that fills windows of an upload has about that many bytes to copy, or it is not worth it.
+const LANE: usize = 4 << 20;
 /// How many windows such a thread has: one is filled while the other is copied.
 const WINDOWS: usize = 2;
+/// How many windows a short copy has, and a thread that fills all of them alone: it need not wait for the device.
+const SHORT: usize = 4;
+
+/// The length of the windows of a copy of so many bytes.
+fn window(bytes: usize) -> usize {
+    bytes.div_ceil(SHORT).clamp(LEAST_WINDOW, WINDOW)
+}
 
 /// Bytes of a device that are being copied to the host: into one piece of memory, from its beginning on.
 ///
@@ -37,7 +44,7 @@ impl Download {
         stream: StreamHandle,
     ) -> Result<Self> {
         let block = pool.take_block(bytes)?;
-        let window = WINDOW.max(bytes.div_ceil(MOST));
+        let window = window(bytes).max(bytes.div_ceil(MOST));
         let mut download = Self {
             block: Some(block),
             bytes,
@@ -80,6 +87,12 @@ impl Download {
         Ok(())
     }
 
+    /// Waits until it has begun: until its stream has done what it was given before, and the first bytes are there. So it is here
+    /// that an error of that work shows, and from here on nobody waits for more than a copy.
+    pub fn wait_begun(&self) -> Result<()> {
+        self.look(0..self.bytes.min(1), &mut |_| ())
+    }
+
     /// Waits for all of them.
     pub fn wait_all(&self) -> Result<()> {
         self.look(0..self.bytes, &mut |_| ())
@@ -116,7 +129,8 @@ pub(crate) fn upload(
     pointer: u64,
     stream: StreamHandle,
 ) -> Result<()> {
-    let lanes = source.len().div_ceil(LANE).clamp(1, MOST_LANES);
+    let lanes = source.len() / LANE;
+    let lanes = lanes.clamp(1, pool.threads().max(1));
     let lane = &|first| upload_lane(pool, source, first, lanes, pointer, stream);
     if lanes == 1 {
         return lane(0);
@@ -152,18 +166,20 @@ fn upload_lane(
     stream: StreamHandle,
 ) -> Result<()> {
     let mut blocks: Vec<HostBlock> = Vec::new();
-    let pieces = source.chunks(WINDOW).enumerate().skip(first).step_by(step);
+    let window = window(source.len());
+    let windows = if step == 1 { SHORT } else { WINDOWS };
+    let pieces = source.chunks(window).enumerate().skip(first).step_by(step);
     let mut copy = |(count, (index, piece)): (usize, (usize, &[u8]))| -> Result<()> {
-        if blocks.len() < WINDOWS {
+        if blocks.len() < windows {
             blocks.push(pool.take_any(piece.len()));
         }
         // The last piece may be shorter than its window.
-        let block = &mut blocks[count % WINDOWS];
+        let block = &mut blocks[count % windows];
         block.wait(block.capacity())?;
         if let Some(bytes) = block.bytes_mut(piece.len()) {
             bytes.copy_from_slice(piece);
         }
-        let to = pointer + (index * WINDOW) as u64;
+        let to = pointer + (index * window) as u64;
         Ok(block.begin_upload(piece.len(), to, stream)?)
     };
     let copied = pieces.enumerate().try_for_each(&mut copy);

@@ -90,7 +90,7 @@ impl Exchange {
         });
         let (served, ended) = (Arc::clone(&pools), Arc::clone(&end));
         std::thread::Builder::new()
-            .name("farref-cuda".to_owned())
+            .name("farref-exchange".to_owned())
             .spawn(move || serve(&listener, &served, &ended))?;
         Ok(Arc::new(Self { name, pools, end }))
     }
@@ -226,7 +226,8 @@ fn serve(listener: &UnixListener, pools: &Pools, end: &OwnedFd) {
         });
         match poll(&mut ends, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(_) => return,
+            // The system has no memory for it, say. It is tried again, but not at once.
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
         let ready: Vec<bool> = ends.iter().map(|end| !end.revents().is_empty()).collect();
         drop(ends);
@@ -272,7 +273,13 @@ pub(crate) fn ask(ticket: &Ticket) -> Result<Given> {
     send(&stream, &[IoSlice::new(&request)], &[]).map_err(refused)?;
     let mut queue = DescriptorQueue::new(2);
     let mut answer = [0; 3];
-    match receive(&stream, &mut answer, &mut queue) {
+    let received = loop {
+        match receive(&stream, &mut answer, &mut queue) {
+            Err(ReceiveError::Socket(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => break received,
+        }
+    };
+    match received {
         Ok(3) => {}
         Ok(_) => return Err(CudaError::Refused),
         Err(ReceiveError::Socket(error)) => return Err(refused(error)),

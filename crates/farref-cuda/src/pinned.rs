@@ -17,13 +17,19 @@ use crate::sys::{HostBlock, StreamHandle};
 /// The least length of a block: a page.
 const LEAST: usize = 4 << 10;
 
-/// How much memory a [`PinnedPool`] locks, and how long it keeps it.
+/// How many threads copy at most, however many processors there are: so many are as quick as the device.
+const MOST_THREADS: usize = 8;
+
+/// How much memory a [`PinnedPool`] locks, how long it keeps it, and how it is filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PinnedOptions {
     /// So many bytes are locked at most, in use or kept.
     pub limit: u64,
     /// What was not used for so long is given back.
     pub idle: Duration,
+    /// So many threads at most copy what is to go to the device into locked memory. One alone is several times as slow as the
+    /// device.
+    pub threads: usize,
 }
 
 impl Default for PinnedOptions {
@@ -31,6 +37,8 @@ impl Default for PinnedOptions {
         Self {
             limit: 1 << 30,
             idle: Duration::from_secs(10),
+            threads: std::thread::available_parallelism()
+                .map_or(1, |all| all.get().min(MOST_THREADS)),
         }
     }
 }
@@ -84,6 +92,11 @@ impl PinnedPool {
         self.0.lock().locked
     }
 
+    /// How many threads copy at most.
+    pub(crate) fn threads(&self) -> usize {
+        self.0.options.threads
+    }
+
     /// Memory of so many bytes, with whatever was in it before.
     ///
     /// Fails with [`CudaError::LimitReached`] if too much is locked.
@@ -107,7 +120,10 @@ impl PinnedPool {
             limit: self.0.options.limit,
         };
         let mut kept = self.0.lock();
-        let capacity = class(bytes).ok_or_else(|| refused(kept.locked))?;
+        let limit = usize::try_from(self.0.options.limit).unwrap_or(usize::MAX);
+        // What has no room in any case takes nothing from others.
+        let capacity = class(bytes).filter(|&capacity| capacity <= limit);
+        let capacity = capacity.ok_or_else(|| refused(kept.locked))?;
         // The shortest one that is long enough, and not much too long.
         for (_, blocks) in kept.blocks.range_mut(capacity..capacity.saturating_mul(2)) {
             // One whose last copy is still under way is of no use yet.
@@ -120,7 +136,10 @@ impl PinnedPool {
         while kept.locked + capacity as u64 > self.0.options.limit {
             // What others do not need now makes room.
             let Some(block) = kept.pop(|_| true) else {
-                return Err(refused(kept.locked));
+                let error = refused(kept.locked);
+                // The driver takes its time to unlock what makes no room after all.
+                drop(kept);
+                return Err(error);
             };
             given_back.push(block);
         }
@@ -197,11 +216,12 @@ impl Pool {
             while let Some(block) = kept.pop(|since| since.elapsed() >= idle) {
                 given_back.push(block);
             }
-            if kept.blocks.values().all(Vec::is_empty) {
-                kept.has_thread = false;
+            let is_over = kept.blocks.values().all(Vec::is_empty);
+            kept.has_thread = !is_over;
+            drop(kept);
+            if is_over {
                 return;
             }
-            drop(kept);
             drop(given_back);
             drop(here);
             std::thread::sleep(idle.clamp(Duration::from_millis(1), Duration::from_secs(1)));

@@ -126,7 +126,7 @@ impl Ticket {
 }
 
 /// What is sent for one allocation, to whoever has the pool's [`Ticket`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ExportMessage {
     pub(crate) pool: u64,
     pub(crate) bytes: u64,

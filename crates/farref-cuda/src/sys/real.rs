@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::address::{HostAddress, HostPart};
 use super::stream::StreamHandle;
@@ -22,6 +23,7 @@ const POINTER_POOL: c_uint = 17;
 const ALLOCATION_PINNED: c_uint = 1;
 const LOCATION_DEVICE: c_uint = 1;
 const HANDLE_DESCRIPTOR: c_uint = 1;
+const EVENT_BLOCKING_SYNC: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
 const EVENT_INTERPROCESS: c_uint = 4;
 const STREAM_NON_BLOCKING: c_uint = 1;
@@ -29,6 +31,9 @@ const CAPTURE_NONE: c_uint = 0;
 const CAPTURE_RELAXED: c_uint = 2;
 const HOST_PORTABLE: c_uint = 1;
 const NOT_READY: Code = 600;
+
+/// So long an event is asked again and again: to be woken takes longer than most copies.
+const ASKED_FOR: Duration = Duration::from_micros(300);
 
 /// The driver, and the devices' primary contexts, which are kept for good: whoever computes on a device has them, too.
 pub(crate) struct Real {
@@ -429,7 +434,10 @@ impl Driver for Real {
         unsafe {
             call!(
                 self,
-                cuEventCreate(&mut event, EVENT_DISABLE_TIMING | shared)
+                cuEventCreate(
+                    &mut event,
+                    EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC | shared
+                )
             )
         }?;
         Ok(EventHandle(number(event)))
@@ -474,6 +482,14 @@ impl Driver for Real {
 
     fn wait(&self, ordinal: u32, event: EventHandle) -> DriverResult<()> {
         let _entered = self.enter(ordinal)?;
+        let until = Instant::now() + ASKED_FOR;
+        while Instant::now() < until {
+            if self.is_done(ordinal, event)? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        // From here on the thread sleeps.
         // SAFETY: see above.
         unsafe { call!(self, cuEventSynchronize(event.pointer())) }
     }

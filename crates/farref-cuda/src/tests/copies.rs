@@ -7,12 +7,18 @@ use crate::sys::HostBlock;
 use crate::testing::{Machine, Process};
 use crate::{CudaError, Download, PinnedOptions, PinnedPool, Result};
 
-/// A download's windows are that long, and an upload's.
+/// A download's windows are that long, and an upload's, if it has at least four of them.
 const WINDOW: usize = 2 << 20;
+/// The least length of one.
+const LEAST_WINDOW: usize = 256 << 10;
 
 fn pinned(process: &Process, limit: u64) -> PinnedPool {
-    let idle = Duration::from_millis(20);
-    PinnedPool::new(process.cuda(), 0, PinnedOptions { limit, idle }).unwrap()
+    let options = PinnedOptions {
+        limit,
+        idle: Duration::from_millis(20),
+        threads: 3,
+    };
+    PinnedPool::new(process.cuda(), 0, options).unwrap()
 }
 
 fn pattern(bytes: usize) -> Vec<u8> {
@@ -42,6 +48,8 @@ fn bytes_go_up_and_come_down_whatever_their_number() {
             1,
             4096,
             4097,
+            LEAST_WINDOW + 1,
+            4 * LEAST_WINDOW + 3,
             WINDOW - 1,
             WINDOW,
             WINDOW + 1,
@@ -74,7 +82,7 @@ fn a_look_waits_only_for_the_windows_that_it_needs_and_shows_one_piece() {
     Machine::run(1, |machine| {
         let here = machine.process();
         let pool = pinned(&here, 1 << 30);
-        let bytes = 3 * WINDOW;
+        let bytes = 4 * WINDOW;
         let memory = allocate(&here, bytes as u64);
         let source = pattern(bytes);
         here.write(memory.pointer(), &source);
@@ -114,6 +122,55 @@ fn a_look_waits_only_for_the_windows_that_it_needs_and_shows_one_piece() {
                 "{refused:?}"
             );
         }
+    });
+}
+
+#[test]
+fn the_beginning_of_a_short_copy_is_there_before_the_rest() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let pool = pinned(&here, 1 << 30);
+        let bytes = 4 * LEAST_WINDOW;
+        let memory = allocate(&here, bytes as u64);
+        let work = here.hold_after(0, STREAM, 2);
+        let down = download(&pool, memory.pointer(), bytes).unwrap();
+        assert!(down.is_ready(0..LEAST_WINDOW));
+        assert!(!down.is_ready(0..LEAST_WINDOW + 1));
+        work.complete();
+        down.wait_all().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_for_the_beginning_of_a_copy_learns_what_went_wrong_before_it() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let pool = pinned(&here, 1 << 30);
+        let bytes = 4 * LEAST_WINDOW;
+        let memory = allocate(&here, bytes as u64);
+        let before = here.hold(0, STREAM);
+        let down = download(&pool, memory.pointer(), bytes).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| down.wait_begun());
+            until(|| here.calls("cuEventSynchronize") > 0);
+            assert!(!waits.is_finished());
+            before.complete();
+            waits.join().unwrap().unwrap();
+        });
+        drop(down);
+        // The rest is not waited for.
+        let rest = here.hold_after(0, STREAM, 2);
+        let down = download(&pool, memory.pointer(), bytes).unwrap();
+        down.wait_begun().unwrap();
+        assert!(!down.is_ready(0..bytes));
+        rest.complete();
+        drop(down);
+        let down = download(&pool, memory.pointer(), bytes).unwrap();
+        here.fail_next("cuEventSynchronize", 719);
+        let failed = down.wait_begun();
+        assert!(matches!(failed, Err(CudaError::Driver(_))), "{failed:?}");
+        drop(down);
+        download(&pool, 0, 0).unwrap().wait_begun().unwrap();
     });
 }
 
@@ -225,6 +282,30 @@ fn no_more_is_locked_than_the_limit_and_uploads_do_without() {
         drop((first, second));
         assert_eq!(pool.take(64 << 10).unwrap().len(), 64 << 10);
         assert_eq!(pool.locked_bytes(), 64 << 10);
+    });
+}
+
+#[test]
+fn what_exceeds_the_limit_by_itself_takes_nothing_from_others() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let options = PinnedOptions {
+            limit: 1 << 20,
+            ..PinnedOptions::default()
+        };
+        let pool = PinnedPool::new(here.cuda(), 0, options).unwrap();
+        drop(pool.take(64 << 10).unwrap());
+        let again = || {
+            let refused = pool.take(2 << 20);
+            assert!(
+                matches!(refused, Err(CudaError::LimitReached { .. })),
+                "{refused:?}"
+            );
+            drop(pool.take(64 << 10).unwrap());
+        };
+        again();
+        again();
+        assert_eq!(here.calls("cuMemHostRegister_v2"), 1);
     });
 }
 
