@@ -26,7 +26,7 @@ import os as _os
 
 from . import _core, testing
 from ._core import Context, Future, Peer, RRef, Worker, __version__, caller
-from ._cuda import map_devices
+from ._cuda_maps import map_devices
 from ._errors import (
     Cancelled,
     CannotBeSent,

@@ -14,6 +14,8 @@ import torch
 _BUFFER_ID = 7
 # Memory of other processes on other devices can be reached, too.
 _PEER_ACCESS = 1
+# How a thread has to do with graphs that others capture: not at all.
+_RELAXED = 2
 # So many handles, of memory and of events, are remembered.
 _MOST = 4096
 
@@ -159,6 +161,38 @@ class Platform:
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
-    def synchronize(self, device):
-        """Waits for all that the device has to do."""
-        torch.cuda.synchronize(device)
+    # Its end
+
+    def stream(self, device):
+        """This thread's stream."""
+        return torch.cuda.current_stream(device)
+
+    def begin_thread(self):
+        """Called by a thread that is to disturb nobody: graphs that others capture are none of its business."""
+        mode = ctypes.c_int(_RELAXED)
+        self._ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+
+    def marks(self, device, streams):
+        """Events after all that these streams, and the default one, have to do; None if one of them is just being captured."""
+        streams = {*streams, torch.cuda.default_stream(device)}
+        with self._on(device):
+            for stream in streams:
+                status = ctypes.c_int()
+                self._ask("cuStreamIsCapturing", ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status))
+                if status.value:
+                    return None
+        marks = []
+        for stream in streams:
+            marks.append(torch.cuda.Event())
+            marks[-1].record(stream)
+        return marks
+
+    def is_broken(self, device):
+        """Whether the device is out of order for this process, for good: nothing works any more then."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        try:
+            with self._on(device):
+                self._ask("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        except RuntimeError:
+            return True
+        return False

@@ -8,7 +8,7 @@ import ctypes
 import pickle
 import sys
 
-from . import _core, _cuda
+from . import _core, _cuda_maps
 from ._errors import CannotBeSent
 
 # Arrays of these have the memory of tensors, with elements of as many bytes.
@@ -57,7 +57,7 @@ def _reduced_tensor(given):
     torch = sys.modules["torch"]
     if given.layout is not torch.strided or given.device.type != "cpu" or given.is_quantized or vars(given):
         if given.is_cuda and given.layout is torch.strided and not given.is_quantized and not vars(given):
-            return _cuda.reduced(given)
+            return _cuda_maps.reduced(given)
         return given.__reduce_ex__(5)  # as torch does it
     plain = given.detach().resolve_conj().resolve_neg().contiguous()
     item, shape = plain.element_size(), tuple(plain.shape)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from typing import Any
 
-from . import _core, _loop
+from . import _core, _cuda_shared, _loop
 from ._errors import ConfigError, NotMember
 
 # Those that have not ended, as far as is known.
@@ -91,6 +93,22 @@ def worker() -> _core.Worker:
     raise NotMember(
         "this process has not joined a group: call farref.join(); workers of a farref.testing.Cluster are asked for by their names"
     )
+
+
+def _drained(end: Any) -> Any:
+    """The end of a worker that gives back first what it has let go of and its devices still work on: it counts as held otherwise."""
+
+    @functools.wraps(end)
+    def ending(self: _core.Worker, *raised: Any) -> Any:
+        if not any(raised):
+            _cuda_shared.drain()
+        return end(self, *raised)
+
+    return ending
+
+
+for _name in ("shutdown", "leave", "__exit__"):
+    setattr(_core.Worker, _name, _drained(getattr(_core.Worker, _name)))
 
 
 def at_exit() -> None:

@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 import farref
-from farref import _cuda
+from farref import _cuda, _cuda_maps, _cuda_shared
 
 torch = pytest.importorskip("torch")
 
@@ -29,6 +29,9 @@ class Event:
     def synchronize(self):
         assert self._done.wait(60)
 
+    def query(self):
+        return self._done.is_set()
+
 
 class Pretended:
     """A GPU whose memory is that of this process."""
@@ -39,6 +42,8 @@ class Pretended:
         self.opened, self.closed, self.waited = [], [], []
         self.work = Event()
         self.refuses = False
+        # What it says when somebody asks for its work.
+        self.error, self.broken = None, False
 
     def uuid(self, device):
         return b"gpu"
@@ -80,19 +85,30 @@ class Pretended:
     def settle(self, done, tensor):
         done.synchronize()
 
-    def synchronize(self, device):
-        self.work.synchronize()
+    def stream(self, device):
+        return "stream"
+
+    def begin_thread(self):
+        pass
+
+    def marks(self, device, streams):
+        if self.error is not None:
+            raise RuntimeError(self.error)
+        return [self.work]
+
+    def is_broken(self, device):
+        return self.broken
 
 
 @pytest.fixture
 def workers(cluster, monkeypatch):
     """Worker a lends, worker b borrows: each has its own platform."""
-    lender, borrower = _cuda.Shared(Pretended()), _cuda.Shared(Pretended())
+    lender, borrower = _cuda_shared.Shared(Pretended()), _cuda_shared.Shared(Pretended())
     here = {"a": lender, "b": borrower}
     monkeypatch.setattr(_cuda, "devices", lambda: here[current.name])
     # On the CPU, which is what the pretended device is.
     monkeypatch.setattr(_cuda, "_device", lambda target: torch.device("cpu"))
-    monkeypatch.setattr(_cuda, "_KEPT", 0.05)
+    monkeypatch.setattr(_cuda_shared, "_KEPT", 0.05)
     current.name = "a"
     yield cluster, lender, borrower
     current.kept.clear()
@@ -179,6 +195,95 @@ def test_gu2_a_copy_gives_it_back_when_it_is_made_and_not_with_the_device(worker
     borrower._platform.work.end()
 
 
+def test_gu2_an_error_of_the_device_is_no_end_of_the_work(workers, caplog):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    platform = borrower._platform
+    platform.error = "somebody captures a graph"
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    until(lambda: "captures a graph" in caplog.text)
+    time.sleep(0.2)
+    assert len(_cuda.lent) == 1 and not platform.closed
+    platform.error = None
+    until(lambda: not _cuda.lent)
+    assert caplog.text.count("captures a graph") == 1
+
+
+def test_gu2_a_device_that_is_out_of_order_works_on_nothing(workers):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    borrower._platform.error, borrower._platform.broken = "an illegal address", True
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    until(lambda: not _cuda.lent)
+
+
+def test_gu2_work_on_one_does_not_hold_up_another(workers):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    slow = borrower._platform.work = Event(is_done=False)
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    until(lambda: borrower.releases._waiting)
+    borrower._platform.work = Event()
+    b.call(borrows, lend(cluster, torch.arange(6.0)))
+    assert len(_cuda.lent) == 2
+    b.call(lets_go)
+    until(lambda: len(_cuda.lent) == 1)
+    slow.end()
+    until(lambda: not _cuda.lent)
+
+
+def test_a_worker_that_ends_gives_back_first_what_it_has_let_go_of(workers, monkeypatch):
+    cluster, lender, borrower = workers
+    monkeypatch.setattr(_cuda_shared, "_devices", borrower)
+    monkeypatch.setattr(_cuda_shared, "_KEPT", 60)
+    platform = borrower._platform
+    platform.work = Event(is_done=False)
+    b = cluster["a"].peer("b")
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    ending = threading.Thread(target=cluster["c"].leave)
+    ending.start()
+    time.sleep(0.2)
+    assert ending.is_alive() and cluster["c"].is_member
+    platform.work.end()
+    ending.join(60)
+    assert platform.closed == platform.opened
+    until(lambda: not _cuda.lent)
+
+
+def test_what_was_let_go_of_together_with_the_end_is_given_back(workers):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    platform, releases = borrower._platform, borrower.releases
+    platform.work = Event(is_done=False)
+    b.call(lets_go)
+    until(lambda: releases._waiting)
+    platform.work.end()
+    releases.end()
+    assert not releases._thread.is_alive() and not releases._waiting
+
+
+def test_a_thread_that_does_not_start_leaves_nothing_behind(workers, monkeypatch):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+
+    def no_thread(*args, **kwargs):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_cuda_shared.threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="new thread"):
+            b.call(borrows, lend(cluster, torch.arange(5.0)))
+    assert borrower.releases._thread is None
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    until(lambda: not _cuda.lent and sorted(borrower._platform.closed) == sorted(borrower._platform.opened))
+
+
 def test_gu3_an_allocation_is_mapped_once_and_unmapped_after_its_last_user(workers):
     cluster, lender, borrower = workers
     b = cluster["a"].peer("b")
@@ -259,7 +364,7 @@ def test_who_cannot_map_it_gets_the_elements_and_does_not_try_again(workers, cap
 
 @pytest.fixture
 def maps(monkeypatch):
-    monkeypatch.setattr(_cuda, "_maps", {})
+    monkeypatch.setattr(_cuda_maps, "_maps", {})
 
 
 class Me:
@@ -274,24 +379,24 @@ def me(monkeypatch):
 
 
 def test_a_tensor_arrives_on_the_device_with_its_number_or_where_a_map_says(maps, me):
-    assert _cuda._target(1, "peer", {}, 2) == 1
-    assert _cuda._target(1, "peer", {"me": 0, "another": 1}, 2) == 0
-    assert _cuda._target(1, "peer", {"me": None}, 0) is None
+    assert _cuda_maps._target(1, "peer", {}, 2) == 1
+    assert _cuda_maps._target(1, "peer", {"me": 0, "another": 1}, 2) == 0
+    assert _cuda_maps._target(1, "peer", {"me": None}, 0) is None
 
 
 def test_what_comes_back_goes_the_other_way(maps, me):
     farref.map_devices("peer", {0: 1, "cuda:1": "cpu"})
-    assert _cuda._target(1, "peer", {}, 2) == 0
-    assert _cuda._target(1, "another", {}, 2) == 1
+    assert _cuda_maps._target(1, "peer", {}, 2) == 0
+    assert _cuda_maps._target(1, "another", {}, 2) == 1
 
 
 def test_a_device_that_is_not_there_is_an_error_that_names_both_workers(maps, me):
     with pytest.raises(farref.CannotBeSent, match="cuda:1 of 'peer' was to arrive on cuda:1 of 'me', which has 1 CUDA device"):
-        _cuda._target(1, "peer", {}, 1)
+        _cuda_maps._target(1, "peer", {}, 1)
 
 
 @pytest.mark.parametrize("devices", [{"cpu": 0}, {0: 1, 1: 1}, {0: "gpu"}, {-1: 0}])
 def test_a_map_that_says_nothing_sensible_is_refused(maps, devices):
     with pytest.raises(ValueError):
         farref.map_devices("peer", devices)
-    assert not _cuda._maps
+    assert not _cuda_maps._maps
