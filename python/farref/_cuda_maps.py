@@ -21,7 +21,9 @@ def map_devices(peer: str, devices: dict) -> None:
     there = [device for device in known.values() if device is not None]
     if len(set(there)) != len(there):
         raise ValueError(f"two devices would arrive on one of {peer!r}: what comes back would not know where to go: {devices}")
-    _maps[peer] = known
+    global _maps
+    # Others look at it meanwhile.
+    _maps = {**_maps, peer: known}
 
 
 def _number(device):
