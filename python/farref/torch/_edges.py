@@ -51,6 +51,32 @@ def _note_streams(gradients):
             running.streams.add(torch.cuda.current_stream(gradient.device))
 
 
+class Order:
+    """When gradients are ready that others than the thread which has made them use: after these events, by device."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self):
+        self._events = None
+
+    def follow(self, used=()):
+        """What this thread does on its streams comes after that. ``used``: which of them it uses, whose memory is kept for it."""
+        for device, event in (self._events or {}).items():
+            torch.cuda.current_stream(device).wait_event(event)
+        if self._events is not None:
+            for gradient in used:
+                for part in (gradient._indices(), gradient._values()) if gradient.is_sparse else (gradient,):
+                    if part.is_cuda:
+                        part.record_stream(torch.cuda.current_stream(part.device))
+
+    def note(self, made):
+        """This thread has made these, after it has followed what was made before."""
+        for device in {gradient.device for gradient in made if gradient.is_cuda}:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(device))
+            self._events = {**(self._events or {}), device: event}
+
+
 class Names:
     """Classes of functions by which tensors leave and enter a graph: their names are what PyTorch's have."""
 
@@ -95,6 +121,11 @@ def _recv_forward(ctx, entrance, arrived):
 def _recv_backward(ctx, *gradients):
     now = running.now
     if now is None:
+        if not hasattr(torch.autograd, "set_multithreading_enabled") and any(gradient is not None and gradient.is_cuda for gradient in gradients):
+            raise RuntimeError(
+                f"PyTorch {torch.__version__} runs functions of CUDA tensors on threads of its own, where nobody knows of a backward pass over "
+                "workers: for gradients of tensors on GPUs farref.torch needs PyTorch 2.0 or newer"
+            )
         raise RuntimeError(
             "these tensors came from another worker: use torch.distributed.autograd.backward() in the context that they came in"
         )

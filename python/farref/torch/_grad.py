@@ -37,6 +37,8 @@ class DistAutogradContext:
         self._received = {}
         self._known = set()
         self._gradients = {}
+        # Threads add to them on streams of their own.
+        self._order = _edges.Order()
         # Passes that come by here, by their numbers; and how many are run at once, without more ado.
         self._parts = {}
         self._passing = 0
@@ -60,7 +62,10 @@ class DistAutogradContext:
 
     def add(self, gradients):
         """Gradients of leaves, for those who ask for them."""
+        on_devices = torch.cuda.is_initialized()
         with self._lock:
+            if on_devices:
+                self._order.follow()
             for leaf, gradient in gradients:
                 before = self._gradients.get(leaf)
                 if before is None:
@@ -69,6 +74,14 @@ class DistAutogradContext:
                     self._gradients[leaf] = gradient + before
                 else:
                     self._gradients[leaf] = before + gradient
+            if on_devices:
+                self._order.note([gradient for _, gradient in gradients])
+
+    def gradients(self):
+        """Those of leaves, for this thread and its streams."""
+        with self._lock:
+            self._order.follow(self._gradients.values())
+            return dict(self._gradients)
 
     def is_passing(self):
         """Whether a backward pass goes through this worker."""
@@ -346,9 +359,7 @@ def backward(context_id, roots, retain_graph=False):
 
 def get_gradients(context_id):
     """Retrieves a map from Tensor to the appropriate gradient for that Tensor accumulated in the provided context."""
-    context = retrieve_context(context_id)
-    with context._lock:
-        return dict(context._gradients)
+    return retrieve_context(context_id).gradients()
 
 
 def debug_info():

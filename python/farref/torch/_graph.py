@@ -100,6 +100,7 @@ class Graph:
         self._blocked = None
         # Gradients to go on with: what PyTorch begins at, the function there, the gradient.
         self._pending = []
+        self._order = _edges.Order()
         # The same for leaves, once they cannot be run together with the others (GR-3).
         self._behind = None
         # What was received, is reached and has not been run, by its function; and what of it is not blocked.
@@ -213,6 +214,16 @@ class Graph:
 
     def advance(self):
         """Runs what can be run, if that is of use to anybody: gradients of leaves, and of what was received."""
+        if not torch.cuda.is_initialized():
+            return self._advance()
+        # Another thread may have run the parts before, on streams of its own, and another may go on.
+        self._order.follow([gradient for _, _, gradient in self._pending])
+        try:
+            return self._advance()
+        finally:
+            self._order.note([gradient for _, _, gradient in (*self._pending, *(self._behind or ()))])
+
+    def _advance(self):
         if self._unfed and self._blocked is None:
             self._block()
         if not self._unfed:
