@@ -4,9 +4,12 @@ torch allocates with ``cudaMalloc``, whose memory the driver gives handles of. W
 refuses, and tensors are copied.
 """
 
+import collections
 import contextlib
 import ctypes
+import os
 import pathlib
+import threading
 
 import torch
 
@@ -24,19 +27,33 @@ class _Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_ubyte * 64)]
 
 
+class _Signal:
+    """An event that other processes are told of."""
+
+    __slots__ = ("device", "event", "handle")
+
+    def __init__(self, device):
+        self.device = device
+        self.event = torch.cuda.Event(interprocess=True)
+        self.handle = None
+
+
 class Platform:
     """This process's devices."""
 
     def __init__(self):
         self._driver = ctypes.CDLL("libcuda.so.1")
         torch.cuda.init()
-        # Containers may have a host in common and not see each other's memory: who cannot open it gets a copy.
-        self.host = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # Processes that do not see each other (containers have a host in common, and not its processes) get copies.
+        booted = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self.host = f"{booted} {os.readlink('/proc/self/ns/pid')}"
         self._uuids = [self._uuid(device) for device in range(torch.cuda.device_count())]
         self._visible = {uuid: device for device, uuid in enumerate(self._uuids)}
-        self._contexts, self._handles, self._side = {}, {}, {}
-        # Events of streams here, and of others, by their handles.
-        self._events, self._mine, self._theirs = {}, {}, {}
+        self._contexts, self._handles = {}, {}
+        # Streams that nobody uses just now, and what they are used beside.
+        self._sides, self._outer, self._lock = {}, threading.local(), threading.Lock()
+        # Events that nobody uses; all of this process, and of others, by their handles.
+        self._signals, self._mine, self._theirs = {}, {}, {}
 
     def _ask(self, function, *args):
         status = getattr(self._driver, function)(*args)
@@ -102,7 +119,11 @@ class Platform:
         with self._on(device):
             given = _Handle.from_buffer_copy(handle)
             self._ask("cuIpcOpenMemHandle_v2", ctypes.byref(base), given, ctypes.c_uint(_PEER_ACCESS))
-            self._ask("cuMemGetAddressRange_v2", None, ctypes.byref(size), base)
+            try:
+                self._ask("cuMemGetAddressRange_v2", None, ctypes.byref(size), base)
+            except RuntimeError:
+                self._ask("cuIpcCloseMemHandle", base)
+                raise
         return base.value, size.value
 
     def close(self, base, device):
@@ -117,29 +138,32 @@ class Platform:
     # Order
 
     def record(self, device):
-        """A handle of an event after all that this thread's stream has to do. Each stream has one, which moves on with it: who waits for
-        an earlier time waits a little longer."""
-        stream = torch.cuda.current_stream(device)
-        known = self._events.get((device, stream.cuda_stream))
-        if known is None:
-            event = torch.cuda.Event(interprocess=True)
-            event.record(stream)
-            known = event, bytes(event.ipc_handle())
+        """An event after all that this thread's stream has to do, for other processes. It is nobody else's until it is recycled."""
+        try:
+            signal = self._signals[device].pop()
+        except (KeyError, IndexError):
+            signal = _Signal(device)
+        signal.event.record(torch.cuda.current_stream(device))
+        if signal.handle is None:
+            signal.handle = bytes(signal.event.ipc_handle())
             # No process opens what it has made itself.
-            self._mine[known[1]] = event
-            self._events[device, stream.cuda_stream] = known
-        else:
-            known[0].record(stream)
-        return known[1]
+            self._mine[signal.handle] = signal.event
+        return signal
 
-    def wait(self, device, handle):
-        """This thread's stream waits for an event."""
-        event = self._mine.get(handle) or self._theirs.get(handle)
+    def recycle(self, signal):
+        """It is for others now."""
+        self._signals.setdefault(signal.device, collections.deque()).append(signal)
+
+    def wait(self, device, handle, process):
+        """This thread's stream waits for an event: one of another process, or of this one (None)."""
+        event = self._mine.get(handle) if process is None else self._theirs.get((process, handle))
         if event is None:
+            if process is None:
+                raise RuntimeError("this process has no such event")
             event = torch.cuda.Event.from_ipc_handle(torch.device("cuda", device), handle)
             if len(self._theirs) >= _MOST:
                 self._theirs.clear()
-            self._theirs[handle] = event
+            self._theirs[process, handle] = event
         torch.cuda.current_stream(device).wait_event(event)
 
     def done(self, device):
@@ -148,18 +172,45 @@ class Platform:
         event.record(torch.cuda.current_stream(device))
         return event
 
+    @contextlib.contextmanager
     def aside(self, device):
-        """Code that works on a stream of its own: it waits for nothing that others have to do."""
-        side = self._side.get(device)
-        if side is None:
-            side = self._side[device] = torch.cuda.Stream(device)
-        return torch.cuda.stream(side)
+        """Code that works on a stream which has nothing else to do: it waits for nothing that others have begun."""
+        side = self._idle_side(device)
+        self._outer.stream = torch.cuda.current_stream(device)
+        try:
+            with torch.cuda.stream(side):
+                yield
+        finally:
+            self._sides[device].append(side)
+
+    def _idle_side(self, device):
+        # The one that was used last first: torch keeps memory for each.
+        sides = self._sides.setdefault(device, [])
+        with self._lock:
+            for place in reversed(range(len(sides))):
+                if sides[place].query():
+                    return sides.pop(place)
+        return torch.cuda.Stream(device)
 
     def settle(self, done, tensor):
-        """Waits until a tensor is there that was made aside."""
+        """Waits until a tensor is there that was made aside. It is used on the stream that was current before."""
         done.synchronize()
-        if tensor.is_cuda:
-            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        self._leaves(tensor)
+
+    def follow(self, done, tensor):
+        """Lets the stream that was current before wait for a tensor that was made aside."""
+        self._leaves(tensor).wait_event(done)
+
+    def _leaves(self, tensor):
+        outer = self._outer.stream
+        if outer.device != tensor.device:
+            outer = torch.cuda.current_stream(tensor.device)
+        tensor.record_stream(outer)
+        return outer
+
+    def used(self, tensor):
+        """The current stream uses a tensor that is of another, maybe: its memory is not used for anything else meanwhile."""
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     # Its end
 

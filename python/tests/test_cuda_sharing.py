@@ -3,6 +3,10 @@
 import contextlib
 import ctypes
 import gc
+import itertools
+import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -10,7 +14,7 @@ import weakref
 import pytest
 
 import farref
-from farref import _cuda, _cuda_maps, _cuda_shared
+from farref import _cuda, _cuda_ledger, _cuda_maps, _cuda_shared
 
 torch = pytest.importorskip("torch")
 
@@ -33,6 +37,11 @@ class Event:
         return self._done.is_set()
 
 
+class Signal:
+    def __init__(self, handle):
+        self.handle = handle
+
+
 class Pretended:
     """A GPU whose memory is that of this process."""
 
@@ -41,7 +50,9 @@ class Pretended:
         self.seen = seen
         self.opened, self.closed, self.waited = [], [], []
         self.work = Event()
-        self.refuses = False
+        self.refuses = self.deaf = False
+        self.recorded, self.recycled, self.settled, self.uses = [], [], [], []
+        self.numbers = itertools.count()
         # What it says when somebody asks for its work.
         self.error, self.broken = None, False
 
@@ -71,9 +82,16 @@ class Pretended:
         return torch.frombuffer(memory, dtype=torch.uint8)
 
     def record(self, device):
-        return b"event"
+        signal = self.recycled.pop() if self.recycled else Signal(b"event%d" % next(self.numbers))
+        self.recorded.append(signal.handle)
+        return signal
 
-    def wait(self, device, handle):
+    def recycle(self, signal):
+        self.recycled.append(signal)
+
+    def wait(self, device, handle, process):
+        if self.deaf:
+            raise RuntimeError("no such event")
         self.waited.append(handle)
 
     def done(self, device):
@@ -84,6 +102,13 @@ class Pretended:
 
     def settle(self, done, tensor):
         done.synchronize()
+        self.settled.append(tensor.data_ptr())
+
+    def follow(self, done, tensor):
+        pass
+
+    def used(self, tensor):
+        self.uses.append(tensor.data_ptr())
 
     def stream(self, device):
         return "stream"
@@ -127,7 +152,7 @@ current = Current()
 
 
 def until(condition):
-    for _ in range(1000):
+    for _ in range(600):
         if condition():
             return
         gc.collect()
@@ -140,11 +165,17 @@ def lend(cluster, tensor):
     return (elements, str(tensor.dtype).removeprefix("torch."), tuple(tensor.size()), tuple(tensor.stride()))
 
 
-def borrows(described, is_own=False):
+def reads_of(described):
+    reads = []
+    borrows(described, is_own=True, reads=reads)
+    return len(reads)
+
+
+def borrows(described, **how):
     """Runs on b."""
     current.name = "b"
     try:
-        Current.kept.append(_cuda.arrived(*described, 0, is_own=is_own))
+        Current.kept.append(_cuda.arrived(*described, 0, **how))
         return Current.kept[-1].tolist(), Current.kept[-1].data_ptr()
     finally:
         current.name = "a"
@@ -172,6 +203,30 @@ def test_gu1_memory_is_kept_until_who_uses_it_has_let_go_of_it(workers):
     assert gone() is None
 
 
+def test_gu1_what_a_process_uses_is_kept_though_the_group_has_given_it_up(workers):
+    cluster, lender, borrower = workers
+    tensor = torch.arange(5.0)
+    described = lend(cluster, tensor)
+    (far, place, said), *_ = described
+    assert cluster["a"].peer("b").call(borrows, described)[1] == tensor.data_ptr()
+    # As if b had left: nobody has a reference any more, and b its tensor.
+    kept = _cuda.lent[far.id]
+    signal, entry = kept.signal, kept.entry
+    lender.returned(kept.tensor, signal, entry)
+    del kept
+    until(lambda: lender.releases.kept)
+    time.sleep(0.3)
+    assert lender.releases.kept and signal not in lender._platform.recycled
+    # Nobody else begins to use it (LG-2).
+    assert not borrower.borrowed.take(place.process, entry)
+    assert not _cuda_shared.Shared(Pretended()).borrowed.take(place.process, entry)
+    kept = _cuda.lent[far.id]
+    kept.entry = None
+    del kept, described, far, _
+    cluster["a"].peer("b").call(lets_go)
+    until(lambda: not lender.releases.kept and signal in lender._platform.recycled)
+
+
 def test_gu2_memory_is_given_back_when_the_work_on_it_has_ended(workers):
     cluster, lender, borrower = workers
     b = cluster["a"].peer("b")
@@ -189,7 +244,7 @@ def test_gu2_a_copy_gives_it_back_when_it_is_made_and_not_with_the_device(worker
     cluster, lender, borrower = workers
     borrower._platform.work = Event(is_done=False)
     tensor = torch.arange(5.0)
-    elements, pointer = cluster["a"].peer("b").call(borrows, lend(cluster, tensor), True)
+    elements, pointer = cluster["a"].peer("b").call(borrows, lend(cluster, tensor), is_own=True)
     assert elements == tensor.tolist() and pointer != tensor.data_ptr()
     until(lambda: not _cuda.lent)
     borrower._platform.work.end()
@@ -254,17 +309,21 @@ def test_a_worker_that_ends_gives_back_first_what_it_has_let_go_of(workers, monk
     until(lambda: not _cuda.lent)
 
 
-def test_what_was_let_go_of_together_with_the_end_is_given_back(workers):
+def test_what_was_let_go_of_together_with_the_end_is_given_back(workers, monkeypatch):
     cluster, lender, borrower = workers
+    releases = borrower.releases
+    monkeypatch.setattr(releases, "begin", lambda: None)
     b = cluster["a"].peer("b")
     b.call(borrows, lend(cluster, torch.arange(5.0)))
-    platform, releases = borrower._platform, borrower.releases
-    platform.work = Event(is_done=False)
     b.call(lets_go)
-    until(lambda: releases._waiting)
-    platform.work.end()
-    releases.end()
-    assert not releases._thread.is_alive() and not releases._waiting
+    (mapped,) = borrower.mappings._mapped.values()
+    until(lambda: releases._queue.qsize() == 1)
+    assert mapped.users == 1
+    releases.put(None)
+    # What its thread does.
+    releases._run()
+    assert mapped.users == 0
+    borrower.mappings.close_idle(time.monotonic())
 
 
 def test_a_thread_that_does_not_start_leaves_nothing_behind(workers, monkeypatch):
@@ -274,10 +333,12 @@ def test_a_thread_that_does_not_start_leaves_nothing_behind(workers, monkeypatch
     def no_thread(*args, **kwargs):
         raise RuntimeError("can't start new thread")
 
+    described = lend(cluster, torch.arange(5.0))
     with monkeypatch.context() as patch:
         patch.setattr(_cuda_shared.threading.Thread, "start", no_thread)
         with pytest.raises(RuntimeError, match="new thread"):
-            b.call(borrows, lend(cluster, torch.arange(5.0)))
+            b.call(borrows, described)
+    del described
     assert borrower.releases._thread is None
     b.call(borrows, lend(cluster, torch.arange(5.0)))
     b.call(lets_go)
@@ -303,19 +364,54 @@ def test_gu3_an_allocation_is_mapped_once_and_unmapped_after_its_last_user(worke
     until(lambda: sorted(platform.closed) == sorted(allocations))
 
 
+def test_gu3_the_owner_keeps_memory_until_it_is_unmapped(workers, monkeypatch):
+    cluster, lender, borrower = workers
+    monkeypatch.setattr(_cuda_shared, "_KEPT", 1.5)
+    b = cluster["a"].peer("b")
+    platform = borrower._platform
+    lent_then = []
+    monkeypatch.setattr(platform, "close", lambda base, device: lent_then.append(len(_cuda.lent)))
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    (mapped,) = borrower.mappings._mapped.values()
+    b.call(lets_go)
+    until(lambda: not mapped.users)
+    time.sleep(0.2)
+    assert len(_cuda.lent) == 1 and not lent_then
+    until(lambda: not _cuda.lent)
+    # When it was unmapped the owner still had it.
+    assert lent_then == [1]
+
+
+def test_gu3_of_what_nobody_uses_no_more_is_kept_than_the_latest_and_some(workers, monkeypatch):
+    cluster, lender, borrower = workers
+    monkeypatch.setattr(_cuda_shared, "_KEPT", 60)
+    monkeypatch.setattr(_cuda_shared, "_IDLE", 1 << 20)
+    b = cluster["a"].peer("b")
+    platform = borrower._platform
+    # Each is in two MiB of its own.
+    pools = [torch.zeros(1 << 20) for _ in range(4)]
+    for pool in pools:
+        b.call(borrows, lend(cluster, pool[1 << 19 :][:5]))
+        b.call(lets_go)
+        until(lambda: all(not mapped.users for mapped in borrower.mappings._mapped.values()))
+    until(lambda: len(platform.closed) == 2)
+    time.sleep(0.1)
+    assert platform.closed == platform.opened[:2] and len(_cuda.lent) == 2
+    borrower.releases.drain(60)
+
+
 def test_gu4_who_gets_memory_waits_for_the_event_it_came_with(workers):
     cluster, lender, borrower = workers
     cluster["a"].peer("b").call(borrows, lend(cluster, torch.arange(5.0)))
-    assert borrower._platform.waited == [b"event"]
+    assert borrower._platform.waited == lender._platform.recorded != []
 
 
-def hands_on(cluster_name):
+def hands_on(begin=1, end=4):
     """Runs on b: a part of what it has, for others."""
     current.name = "b"
     try:
-        part = Current.kept[0][1:4]
-        far, place = _cuda._lend(part, part.numel(), None)
-        return (far, place), "float32", (3,), (1,)
+        part = Current.kept[0][begin:end]
+        return _cuda._lend(part, part.numel(), farref.worker()), "float32", (end - begin,), (1,)
     finally:
         current.name = "a"
 
@@ -325,13 +421,114 @@ def test_gu5_memory_that_is_handed_on_comes_home_as_what_it_is(workers):
     b = cluster["a"].peer("b")
     tensor = torch.arange(5.0)
     b.call(borrows, lend(cluster, tensor))
-    described = b.call(hands_on, "b")
+    described = b.call(hands_on)
     b.call(lets_go)
     # b has let go of it, and what is handed on keeps it.
     time.sleep(0.3)
     assert len(_cuda.lent) == 1
     home = _cuda.arrived(*described, 0)
     assert home.tolist() == [1, 2, 3] and home.data_ptr() == tensor[1:].data_ptr()
+    del described
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_gu5_memory_that_came_twice_is_handed_on_as_what_it_is(workers, shorter):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    tensor = torch.arange(5.0)
+    b.call(borrows, lend(cluster, tensor))
+    b.call(borrows, lend(cluster, tensor[:2] if shorter else tensor))
+    if not shorter:
+        del Current.kept[1]
+        until(lambda: len(_cuda.lent) == 1)
+    described = b.call(hands_on, 0, 5)
+    assert _cuda.arrived(*described, 0).data_ptr() == tensor.data_ptr()
+    del described
+
+
+def test_gu4_each_lending_has_an_event_of_its_own_until_it_is_over(workers):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    lent = [lend(cluster, torch.arange(5.0)) for _ in range(3)]
+    assert len(set(lender._platform.recorded)) == 3 and not lender._platform.recycled
+    b.call(borrows, lent[0])
+    described = b.call(hands_on)
+    assert len(borrower._platform.recorded) == 1 and not borrower._platform.recycled
+    _cuda.arrived(*described, 0)
+    assert lender._platform.waited == borrower._platform.recorded
+    del described
+    # Who has it waited: the event is for others now.
+    until(lambda: len(borrower._platform.recycled) == 1)
+    del lent
+    b.call(lets_go)
+    until(lambda: len(lender._platform.recycled) == 3)
+    lend(cluster, torch.arange(5.0))
+    assert len(set(lender._platform.recorded)) == 3
+
+
+def test_gu4_who_cannot_wait_for_the_event_asks_the_owner(workers, caplog):
+    cluster, lender, borrower = workers
+    borrower._platform.deaf = True
+    tensor = torch.arange(5.0)
+    elements, pointer = cluster["a"].peer("b").call(borrows, lend(cluster, tensor))
+    assert elements == tensor.tolist() and pointer != tensor.data_ptr()
+    assert lender._platform.waited == lender._platform.recorded and "no such event" in caplog.text
+
+
+def test_gu4_what_one_had_begun_who_is_gone_is_not_waited_for(workers, monkeypatch):
+    cluster, lender, borrower = workers
+    borrower._platform.deaf = True
+    monkeypatch.setattr(_cuda, "is_kept", lambda far: False)
+    tensor = torch.arange(5.0)
+    assert cluster["a"].peer("b").call(borrows, lend(cluster, tensor)) == (tensor.tolist(), tensor.data_ptr())
+
+
+def test_what_comes_home_is_used_on_the_stream_that_it_came_to(workers):
+    cluster, lender, borrower = workers
+    tensor = torch.arange(5.0)
+    home = _cuda.arrived(*lend(cluster, tensor), 0, is_own=True)
+    assert home.tolist() == tensor.tolist() and lender._platform.uses == [tensor.data_ptr()]
+
+
+def test_who_changes_a_tensor_after_its_call_is_told_when_it_was_read(workers):
+    cluster, lender, borrower = workers
+    described = lend(cluster, torch.arange(5.0))
+    assert cluster["a"].peer("b").call(reads_of, described) == 1
+    assert reads_of(described) == 1
+    del described
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"nbytes": 1 << 40}, {"offset": 1 << 20}, {"offset": -8}, {"nbytes": 0}, {"nbytes": "20"}, {"process": b"short"}, {"entry": (1, 2)}, {"handle": None}],
+)
+def test_gu6_a_place_that_makes_no_sense_is_an_error_and_leaves_nothing_behind(workers, wrong):
+    cluster, lender, borrower = workers
+    (far, place, said), *about = lend(cluster, torch.arange(5.0))
+    with pytest.raises(farref.CannotBeSent):
+        cluster["a"].peer("b").call(borrows, ((far, place._replace(**wrong), said), *about))
+    with pytest.raises(farref.CannotBeSent):
+        _cuda.arrived((far, place._replace(**wrong), said), *about, 0)
+    del far, said
+    until(lambda: not _cuda.lent and sorted(borrower._platform.closed) == sorted(borrower._platform.opened))
+
+
+def test_gu6_a_form_that_is_not_in_the_memory_is_an_error(workers):
+    cluster, lender, borrower = workers
+    described = lend(cluster, torch.arange(5.0))
+    with pytest.raises(farref.CannotBeSent, match="20 bytes came"):
+        cluster["a"].peer("b").call(borrows, (*described[:2], (6,), (1,)))
+    del described
+
+
+def test_a_tensor_that_was_resized_meanwhile_is_an_error(workers):
+    cluster, lender, borrower = workers
+    borrower._platform.seen = b"another"
+    tensor = torch.arange(5.0)
+    described = lend(cluster, tensor)
+    tensor.resize_(1 << 16)
+    with pytest.raises(farref.ReferenceMisused, match="resized"):
+        cluster["a"].peer("b").call(borrows, described)
     del described
 
 
@@ -346,17 +543,108 @@ def test_who_does_not_see_the_gpu_gets_the_elements(workers, change):
     assert elements == tensor.tolist() and pointer != tensor.data_ptr()
     assert not borrower._platform.opened
     # GU-4: who reads them waited for what makes them.
-    assert lender._platform.waited == [b"event"]
+    assert lender._platform.waited == lender._platform.recorded != []
     until(lambda: not _cuda.lent)
 
 
-def test_who_cannot_map_it_gets_the_elements_and_does_not_try_again(workers, caplog):
+def test_who_cannot_map_it_gets_the_elements_and_does_not_try_again_for_a_while(workers, caplog, monkeypatch):
     cluster, lender, borrower = workers
     borrower._platform.refuses = True
     for _ in range(3):
         assert cluster["a"].peer("b").call(borrows, lend(cluster, torch.arange(5.0)))[0] == [0, 1, 2, 3, 4]
     assert caplog.text.count("no such handle") == 1
     until(lambda: not _cuda.lent)
+    # After a while it does.
+    monkeypatch.setattr(_cuda_shared.time, "monotonic", lambda now=time.monotonic: now() + 100)
+    borrower._platform.refuses = False
+    tensor = torch.arange(5.0)
+    assert cluster["a"].peer("b").call(borrows, lend(cluster, tensor))[1] == tensor.data_ptr()
+
+
+# The ledger, between processes
+
+
+LENDS = """
+import os, sys
+from farref import _cuda_ledger
+borrowed = _cuda_ledger.Borrowed()
+owner, entry = bytes.fromhex(sys.argv[1]), _cuda_ledger.Entry(*map(int, sys.argv[2:]))
+print(borrowed.take(owner, entry), flush=True)
+for line in sys.stdin:
+    borrowed.give_back(owner, entry)
+    print("back", flush=True)
+"""
+
+
+@pytest.fixture
+def ledger():
+    """A ledger, one lending, and processes that use it."""
+    owner = bytes(range(16))
+    ledger = _cuda_ledger.Ledger(owner)
+    entry = ledger.open()
+    users = []
+
+    def use():
+        users.append(
+            subprocess.Popen([sys.executable, "-c", LENDS, owner.hex(), *map(str, entry)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        )
+        return users[-1], users[-1].stdout.readline().strip()
+
+    yield ledger, entry, use
+    for user in users:
+        user.kill()
+        user.wait()
+
+
+def test_lg1_what_another_process_uses_is_used_until_it_gives_it_back(ledger):
+    ledger, entry, use = ledger
+    assert ledger.is_unused(entry)
+    user, took = use()
+    assert took == "True" and not ledger.is_unused(entry)
+    print("give back", file=user.stdin, flush=True)
+    assert user.stdout.readline() == "back\n" and ledger.is_unused(entry)
+
+
+def test_lg1_what_a_killed_process_used_is_unused_when_it_has_ended(ledger):
+    ledger, entry, use = ledger
+    user, _ = use()
+    user.send_signal(signal.SIGSTOP)
+    ledger.close(entry)
+    time.sleep(0.1)
+    assert not ledger.is_unused(entry)
+    user.kill()
+    until(lambda: ledger.is_unused(entry))
+    assert _cuda_ledger.has_ended(user.pid, 0)
+
+
+def test_lg2_what_is_over_is_not_taken(ledger):
+    ledger, entry, use = ledger
+    ledger.close(entry)
+    assert use()[1] == "False" and ledger.is_unused(entry)
+    ledger.forget(entry)
+    again = ledger.open()
+    assert again.place == entry.place and use()[1] == "False"
+
+
+def test_lg3_nothing_is_unused_while_a_process_ends(ledger, monkeypatch):
+    ledger, entry, use = ledger
+    user, _ = use()
+    ending = [True]
+    monkeypatch.setattr(_cuda_ledger, "has_ended", lambda pid, began: not (pid == user.pid and ending[0]))
+    user.kill()
+    user.wait()
+    assert not ledger.is_unused(entry)
+    ending.clear()
+    ending.append(False)
+    assert ledger.is_unused(entry)
+    # Its line is free again.
+    assert use()[1] == "True"
+
+
+def test_a_ledger_that_is_not_the_owners_is_not_used(ledger):
+    ledger, entry, use = ledger
+    with pytest.raises(OSError, match="another process"):
+        _cuda_ledger.Borrowed().take(bytes(16), entry)
 
 
 # Where tensors arrive
@@ -400,3 +688,18 @@ def test_a_map_that_says_nothing_sensible_is_refused(maps, devices):
     with pytest.raises(ValueError):
         farref.map_devices("peer", devices)
     assert not _cuda_maps._maps
+
+
+def test_a_map_can_be_added_while_others_look_at_them(maps):
+    looking = iter(_cuda_maps._maps.items())
+    farref.map_devices("first", {0: 0})
+    looking = iter(_cuda_maps._maps.items())
+    next(looking)
+    farref.map_devices("second", {0: 0})
+    assert list(looking) == [] and len(_cuda_maps._maps) == 2
+
+
+def test_a_tensor_without_elements_arrives_on_a_worker_without_a_gpu():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has one")
+    assert _cuda.arrived(None, "float32", (0, 3), (3, 1), _cuda.ANYWHERE).is_cpu

@@ -7,7 +7,7 @@ import traceback
 import torch
 from farref import _core, _errors
 
-from . import _agent, _edges, _grad, _rref, _tensors
+from . import _agent, _devices, _edges, _grad, _rref, _tensors
 
 
 def __getattr__(name):
@@ -327,7 +327,10 @@ def _run(pickle, beside, grad, caller):
                     far.confirmed()
                 except _errors.Error:
                     pass  # who uses it gets to know why
-    return _internal()._run_function(udf)
+    returned = _internal()._run_function(udf)
+    if _devices.local.reads is not None:
+        _devices.wait_until_read()
+    return returned
 
 
 def _raised(error):

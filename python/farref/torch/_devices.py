@@ -5,6 +5,8 @@ tensors came from, which the receiver knows (:meth:`_edges.Sent.at_home`). What 
 changes nothing of the sender's. How it gets there is farref's matter (:mod:`farref._cuda`): on the same GPU it is copied once, there.
 """
 
+import threading
+
 import torch
 from farref import _cuda
 
@@ -36,22 +38,24 @@ def pack(tensors, to, maps, is_answer):
         if tensor.is_cpu and (target is None or target.type == "cpu"):
             packed.append(_tensors.packed(tensor, to, is_answer))
         else:
+            # Whoever waits for an answer may use it on any stream.
             packed.append(Moved(tensor, None if target.type == "cpu" else target.index, is_answer))
     return packed
 
 
 class Moved:
-    """A tensor that is going to be pickled, and to arrive on a device. What is unpickled is the tensor, there."""
+    """A tensor that is going to be pickled, and to arrive on a device. What is unpickled is the tensor, there. ``is_settled``: on whatever
+    stream it is used."""
 
-    __slots__ = ("tensor", "target", "is_answer")
+    __slots__ = ("tensor", "target", "is_settled")
 
-    def __init__(self, tensor, target, is_answer):
+    def __init__(self, tensor, target, is_settled):
         self.tensor = tensor
         self.target = target
-        self.is_answer = is_answer
+        self.is_settled = is_settled
 
     def _part(self, tensor):
-        return Moved(tensor, self.target, self.is_answer)
+        return Moved(tensor, self.target, self.is_settled)
 
     def __reduce_ex__(self, protocol):
         tensor = self.tensor
@@ -61,15 +65,32 @@ class Moved:
             raise RuntimeError(_tensors.QUANTIZED)
         # Nobody maps what is to be on the CPU.
         keeper = None if self.target is None else _agent.get_current_rpc_agent()._worker
-        return _arrived, (*_cuda.described(tensor, keeper), self.target, self.is_answer, tensor.requires_grad)
+        return _arrived, (*_cuda.described(tensor, keeper), self.target, self.is_settled, tensor.requires_grad)
 
 
-def _arrived(elements, dtype, size, stride, target, is_answer, wants):
-    # Whoever waits for an answer may use it on any stream.
-    tensor = _cuda.arrived(elements, dtype, size, stride, target, is_own=True, is_settled=is_answer)
+class _Local(threading.local):
+    """What is signalled when the arguments have been read of the call that this thread carries out; None: there is nothing to wait for."""
+
+    reads = None
+
+
+local = _Local()
+
+
+def wait_until_read():
+    """Before a call is answered: its caller may change its arguments then."""
+    reads, local.reads = local.reads, None
+    for read in reads:
+        read.synchronize()
+
+
+def _arrived(elements, dtype, size, stride, target, is_settled, wants):
+    if not is_settled and local.reads is None:
+        local.reads = []
+    tensor = _cuda.arrived(elements, dtype, size, stride, target, is_own=True, is_settled=is_settled, reads=local.reads)
     return tensor.requires_grad_() if wants else tensor
 
 
 def of_gradient(gradient):
-    """A gradient that is going to be pickled."""
-    return Moved(gradient, _cuda.ANYWHERE, False)
+    """A gradient that is going to be pickled. Another thread goes on with it than the one that it comes to, maybe."""
+    return Moved(gradient, _cuda.ANYWHERE, True)

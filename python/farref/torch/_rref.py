@@ -329,7 +329,7 @@ def shared(agent):
     for reference in agent._worker.snapshot()["references"]:
         others = [holder for holder in reference["holders"] if holder != me]
         # Memory of tensors that is being copied is nothing that the program refers to.
-        if reference["owner"] == me and others and reference["id"] not in _cuda.lent:
+        if reference["owner"] == me and others and not _cuda.is_lending(reference["id"]):
             found.append((reference["id"], others))
     return found
 
