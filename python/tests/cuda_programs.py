@@ -6,8 +6,10 @@ nothing else; its last words are how they ended.
 
 import gc
 import os
+import pathlib
 import signal
 import sys
+import threading
 import time
 
 import torch
@@ -275,6 +277,174 @@ def killed_owner():
         me.serve()
 
 
+def say(what):
+    """Tells the other process, which is in no group with this one any more."""
+    pathlib.Path(f"{PLACE}.{what}").touch()
+
+
+def heard(what):
+    until(pathlib.Path(f"{PLACE}.{what}").exists, f"nobody said {what}")
+
+
+def not_written_to(me, pid=None):
+    """Rank 0: memory that is still used by a process which the group has given up is not used for anything else."""
+    until(lambda: not _cuda.lent, "the group has not given it up")
+    until(lambda: _cuda.devices().releases.kept, "nothing is kept")
+    others = [torch.zeros(64 * MIB, device="cuda") for _ in range(2)]
+    torch.cuda.synchronize()
+    if pid is not None:
+        os.kill(pid, signal.SIGCONT)
+    say("write")
+    heard("written")
+    torch.cuda.synchronize()
+    assert all(other.sum().item() == 0 for other in others)
+    say("forget")
+    until(lambda: not _cuda.devices().releases.kept, "it is still kept")
+    del others
+    me.crash()
+
+
+def writes(me):
+    """Rank 1: uses memory after its time in the group."""
+    heard("write")
+    KEPT[0] += 1
+    torch.cuda.synchronize()
+    say("written")
+    heard("forget")
+    forget()
+    until(lambda: mapped() == 0, "memory is still mapped")
+
+
+def left_user():
+    me = joined()
+    if RANK == 0:
+        me.peer("worker1").call(keep, torch.ones(64 * MIB, device="cuda"))
+        say("leave")
+        not_written_to(me)
+    else:
+        heard("leave")
+        me.leave()
+        writes(me)
+
+
+def stopped_user():
+    me = joined(peer_timeout=3)
+    if RANK == 0:
+        peer = me.peer("worker1")
+        peer.call(keep, torch.ones(64 * MIB, device="cuda"))
+        pid = peer.call(os.getpid)
+        os.kill(pid, signal.SIGSTOP)
+        not_written_to(me, pid)
+    else:
+        writes(me)
+        me.crash()
+
+
+def begin_capture():
+    """Another thread captures a graph, until it is told to end."""
+    weights = torch.ones(8, device="cuda")
+    graph, begun, end = torch.cuda.CUDAGraph(), threading.Event(), threading.Event()
+    outcome = []
+
+    def capture():
+        try:
+            with torch.cuda.graph(graph):
+                doubled = weights * 2
+                begun.set()
+                assert end.wait(60)
+                doubled = doubled + 1
+            graph.replay()
+            outcome.append(doubled.sum().item())
+        except Exception as error:
+            outcome.append(repr(error))
+
+    thread = threading.Thread(target=capture)
+    thread.start()
+    assert begun.wait(60)
+    KEPT.append((thread, end, outcome))
+
+
+def end_capture():
+    thread, end, outcome = KEPT.pop()
+    end.set()
+    thread.join()
+    return outcome[0]
+
+
+def drop_first():
+    del KEPT[0]
+    gc.collect()
+
+
+def captured():
+    with joined() as me:
+        if RANK == 0:
+            peer = me.peer("worker1")
+            peer.call(keep, torch.ones(MIB, device="cuda"))
+            peer.call(begin_capture)
+            peer.call(drop_first)
+            time.sleep(1)
+            assert peer.call(end_capture) == 24
+            until(lambda: not _cuda.lent, "memory is still lent")
+
+
+def most():
+    """What comes back can be given to others at once, though it takes most of the device."""
+    with joined() as me:
+        if RANK == 0:
+            peer = me.peer("worker1")
+            peer.call(mapped)
+            large = int(0.6 * torch.cuda.mem_get_info()[0])
+            sent = torch.empty(large, dtype=torch.uint8, device="cuda")
+            peer.call(keep, sent)
+            del sent
+            peer.call(forget)
+            until(lambda: not _cuda.lent, "memory is still lent")
+            torch.cuda.empty_cache()
+            torch.empty(large + (2 << 20), dtype=torch.uint8, device="cuda")
+
+
+def sum_of(tensor):
+    return tensor.sum().item()
+
+
+def events():
+    """What was sent is waited for, and nothing that its sender has begun since."""
+    with joined(threads=1) as me:
+        if RANK == 0:
+            peer = me.peer("worker1")
+            peer.call(sum_of, torch.ones(MIB, device="cuda"))
+            sent, later = torch.ones(MIB, device="cuda"), torch.ones(MIB, device="cuda")
+            torch.cuda.synchronize()
+            busy = peer.start(time.sleep, 1)
+            first = peer.start(sum_of, sent)
+            torch.cuda._sleep(8_000_000_000)
+            second = peer.start(sum_of, later)
+            busy.result()
+            assert first.result() == MIB
+            # What was begun after it was sent is still at it.
+            assert not torch.cuda.current_stream().query()
+            assert second.result() == MIB
+            del busy, first, second
+
+
+def ends_at_work():
+    """A program ends while its device works on what it has dropped: the interpreter ends well."""
+    me = joined(peer_timeout=3)
+    if RANK == 0:
+        heard("ended")
+        until(lambda: not _cuda.lent and not _cuda.devices().releases.kept, "memory of one that has ended is still lent")
+        me.crash()
+    else:
+        made = me.peer("worker0").call(makes, 2, MIB)
+        torch.cuda._sleep(8_000_000_000)
+        made += 1
+        del made
+        gc.collect()
+        say("ended")
+        me.crash()
+
+
 # Of torch.distributed.rpc
 
 
@@ -375,29 +545,87 @@ class Layer(torch.nn.Module):
         return [found[parameter] for parameter in self.linear.parameters()]
 
 
-def torch_autograd():
+def torch_autograd_aside():
+    """The same on a stream of the program's own, while the default one is busy."""
+    torch_autograd(aside=True)
+
+
+def torch_autograd(aside=False):
     """Gradients are those of one process: through two workers, a skip, and small and large tensors."""
     init()
-    if RANK == 0:
-        for width in (16, 512):
-            x = torch.rand(64, width, device="cuda", requires_grad=True)
-            local = [Layer(seed, width) for seed in (1, 2)]
-            hidden = local[0](x)
-            (local[1](hidden) + hidden * x).sum().backward()
-            far = [rpc.remote(f"worker{rank}", Layer, args=(rank, width)) for rank in (1, 2)]
-            for _ in range(3):
-                with dist_autograd.context() as context:
-                    hidden = far[0].rpc_sync().forward(x)
-                    loss = (far[1].rpc_sync().forward(hidden) + hidden * x).sum()
-                    dist_autograd.backward(context, [loss])
-                    gradient = dist_autograd.get_gradients(context)[x]
-                    assert gradient.is_cuda and torch.allclose(gradient, x.grad, rtol=1e-4, atol=1e-5)
-                    for layer, there in zip(local, far):
-                        found = there.rpc_sync().gradients(context)
-                        for one, parameter in zip(found, layer.linear.parameters()):
-                            assert one.is_cuda and torch.allclose(one, parameter.grad, rtol=1e-4, atol=1e-5)
-        del far, there
+    stream = torch.cuda.Stream() if aside else torch.cuda.current_stream()
+    with torch.cuda.stream(stream):
+        if RANK == 0:
+            torch_gradients(aside)
     rpc.shutdown()
+
+
+def torch_gradients(aside):
+    for width in (16, 512):
+        x = torch.rand(64, width, device="cuda", requires_grad=True)
+        local = [Layer(seed, width) for seed in (1, 2)]
+        hidden = local[0](x)
+        (local[1](hidden) + hidden * x).sum().backward()
+        far = [rpc.remote(f"worker{rank}", Layer, args=(rank, width)) for rank in (1, 2)]
+        for _ in range(3):
+            with dist_autograd.context() as context:
+                hidden = far[0].rpc_sync().forward(x)
+                loss = (far[1].rpc_sync().forward(hidden) + hidden * x).sum()
+                if aside:
+                    with torch.cuda.stream(torch.cuda.default_stream()):
+                        torch.cuda._sleep(200_000_000)
+                dist_autograd.backward(context, [loss])
+                gradient = dist_autograd.get_gradients(context)[x]
+                assert gradient.is_cuda and torch.allclose(gradient, x.grad, rtol=1e-4, atol=1e-5)
+                for layer, there in zip(local, far):
+                    found = there.rpc_sync().gradients(context)
+                    for one, parameter in zip(found, layer.linear.parameters()):
+                        assert one.is_cuda and torch.allclose(one, parameter.grad, rtol=1e-4, atol=1e-5)
+    del far, there
+
+
+def torch_read():
+    """When a call is answered its arguments have been read, whatever else the callee's device has to do."""
+    init()
+    if RANK == 0:
+        sent = torch.ones(MIB, device="cuda")
+        rpc.rpc_sync("worker1", sum_of, args=(sent,))
+        rpc.rpc_sync("worker1", sleep_on_gpu)
+        rpc.rpc_sync("worker1", keep, args=(sent,))
+        sent.zero_()
+        torch.cuda.synchronize()
+        assert rpc.rpc_sync("worker1", kept_sum) == MIB
+        rpc.rpc_sync("worker1", forget)
+    rpc.shutdown()
+
+
+def sleep_on_gpu():
+    torch.cuda._sleep(1_000_000_000)
+
+
+def torch_to_itself():
+    """What a worker sends to itself from another stream, and drops, is there until it was copied."""
+    init()
+    if RANK == 0:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            rpc.rpc_sync("worker0", sum_of, args=(torch.ones(MIB, device="cuda"),))
+            with torch.cuda.stream(torch.cuda.default_stream()):
+                torch.cuda._sleep(1_000_000_000)
+            pending = []
+            for number in range(20):
+                pending.append(rpc.rpc_async("worker0", keep_numbered, args=(number, torch.full((MIB,), float(number), device="cuda"))))
+                # Takes the memory, if it is free.
+                torch.full((MIB,), -1.0, device="cuda")
+            for one in pending:
+                one.wait()
+        torch.cuda.synchronize()
+        assert all(tensor.eq(number).all().item() for number, tensor in KEPT)
+        forget()
+    rpc.shutdown()
+
+
+def keep_numbered(number, tensor):
+    KEPT.append((number, tensor))
 
 
 def torch_rounds():
