@@ -25,6 +25,7 @@ import sys
 import threading
 import weakref
 
+from ._cuda_ledger import Entry
 from ._cuda_shared import devices, is_kept
 from ._errors import CannotBeSent, Deadlock, ReferenceMisused
 
@@ -36,6 +37,8 @@ SMALL = 64 << 10
 _SPARED = 8192
 # Copies of so many bytes go through page-locked memory.
 _LOCKED = 1 << 20
+# No memory has so many bytes.
+_LARGE = 1 << 48
 # Where tensors may arrive that their sender has no opinion of.
 ANYWHERE = -1
 
@@ -268,11 +271,12 @@ def _formed(memory, kind, size, stride):
 
 def _check(far, place):
     """What is used of a place is what it is to be (GU-6). Whether it is inside of what there is, is looked at when that is known."""
-    numbers = place.number, place.offset, place.nbytes, *place.entry
-    texts = place.uuid, place.process, place.handle, place.event
-    if all(isinstance(number, int) and number >= 0 for number in numbers) and all(isinstance(text, bytes) for text in texts):
-        if place.nbytes and len(place.process) == 16 and len(place.entry) == 4:
-            return
+    if isinstance(place, Place) and isinstance(place.entry, Entry):
+        numbers = place.offset, place.nbytes, *place.entry
+        texts = place.uuid, place.process, place.handle, place.event
+        if all(isinstance(number, int) and 0 <= number < _LARGE for number in numbers) and all(isinstance(text, bytes) for text in texts):
+            if place.nbytes and len(place.process) == 16:
+                return
     raise CannotBeSent(f"a tensor of {far.owner.name} came, and where its memory is makes no sense: {place}")
 
 

@@ -19,6 +19,8 @@ _BUFFER_ID = 7
 _PEER_ACCESS = 1
 # How a thread has to do with graphs that others capture: not at all.
 _RELAXED = 2
+# torch has no more streams than so many.
+_SIDES = 32
 # So many handles, of memory and of events, are remembered.
 _MOST = 4096
 
@@ -190,6 +192,8 @@ class Platform:
             for place in reversed(range(len(sides))):
                 if sides[place].query():
                     return sides.pop(place)
+            if len(sides) >= _SIDES:
+                return sides.pop(0)
         return torch.cuda.Stream(device)
 
     def settle(self, done, tensor):
@@ -221,7 +225,8 @@ class Platform:
     def begin_thread(self):
         """Called by a thread that is to disturb nobody: graphs that others capture are none of its business."""
         mode = ctypes.c_int(_RELAXED)
-        self._ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
+        with contextlib.suppress(RuntimeError, AttributeError):  # old drivers capture nothing
+            self._ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
 
     def marks(self, device, streams):
         """Events after all that these streams, and the default one, have to do; None if one of them is just being captured."""

@@ -26,6 +26,7 @@ import threading
 _OWNER, _LIST, _PLACES = 0, 64, 8192
 _PROCESS = struct.Struct("<QQ")
 _NUMBER = struct.Struct("<Q")
+_NAME = "farref-cuda"
 # So many processes can use what one process lends.
 MOST = 256
 # What fcntl() is given: kind, whence, start, length, process.
@@ -69,7 +70,7 @@ class Ledger:
     """What this process lends."""
 
     def __init__(self, owner):
-        self._file = os.memfd_create("farref-cuda", os.MFD_CLOEXEC)
+        self._file = os.memfd_create(_NAME, os.MFD_CLOEXEC)
         os.pwrite(self._file, owner, _OWNER)
         os.ftruncate(self._file, _PLACES)
         self._striking = threading.Lock()
@@ -169,7 +170,11 @@ class Borrowed:
             os.close(opened.file)
 
     def _open(self, owner, entry):
-        file = os.open(f"/proc/{entry.pid}/fd/{entry.file}", os.O_RDWR | os.O_CLOEXEC)
+        path = f"/proc/{entry.pid}/fd/{entry.file}"
+        # Before anything else of that process is opened, such as a device.
+        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            raise OSError(errno.ESTALE, "another process has the number of the one that lends, or another file")
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.pread(file, len(owner), _OWNER) != owner:
                 raise OSError(errno.ESTALE, "another process has the number of the one that lends")

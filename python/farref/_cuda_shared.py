@@ -212,7 +212,8 @@ class Releases:
 
     def drain(self, patience):
         """Waits until all that nobody uses is given back, and unmapped."""
-        if self._thread is not None and self._thread is not threading.current_thread():
+        # It has ended if the interpreter ends.
+        if self._thread is not None and self._thread.is_alive() and self._thread is not threading.current_thread():
             drained = threading.Event()
             self._queue.put(drained)
             if not drained.wait(patience):
@@ -357,6 +358,8 @@ class Shared:
 
     def returned(self, tensor, signal, entry):
         """Called by destructors: the group knows of nobody any more who uses this. Some may nevertheless (GU-1)."""
+        if entry.pid != os.getpid():
+            return  # this process was forked off, and has lent nothing
         self.ledger.close(entry)
         kept = Kept(tensor, signal, entry)
         if not self._is_unused(kept):

@@ -327,6 +327,17 @@ def test_what_was_let_go_of_together_with_the_end_is_given_back(workers, monkeyp
     borrower.mappings.close_idle(time.monotonic())
 
 
+def test_a_worker_that_ends_later_than_that_thread_does_not_wait_for_it(workers, caplog):
+    cluster, lender, borrower = workers
+    b = cluster["a"].peer("b")
+    b.call(borrows, lend(cluster, torch.arange(5.0)))
+    b.call(lets_go)
+    until(lambda: not _cuda.lent)
+    borrower.releases.end()
+    borrower.releases.drain(0.5)
+    assert "still worked on" not in caplog.text
+
+
 def test_a_thread_that_does_not_start_leaves_nothing_behind(workers, monkeypatch):
     cluster, lender, borrower = workers
     b = cluster["a"].peer("b")
@@ -501,7 +512,17 @@ def test_who_changes_a_tensor_after_its_call_is_told_when_it_was_read(workers):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"nbytes": 1 << 40}, {"offset": 1 << 20}, {"offset": -8}, {"nbytes": 0}, {"nbytes": "20"}, {"process": b"short"}, {"entry": (1, 2)}, {"handle": None}],
+    [
+        {"nbytes": 1 << 40},
+        {"offset": 1 << 20},
+        {"offset": -8},
+        {"nbytes": 0},
+        {"nbytes": "20"},
+        {"process": b"short"},
+        {"entry": (1, 2)},
+        {"entry": _cuda_ledger.Entry(1, 2, 1 << 70, 3)},
+        {"handle": None},
+    ],
 )
 def test_gu6_a_place_that_makes_no_sense_is_an_error_and_leaves_nothing_behind(workers, wrong):
     cluster, lender, borrower = workers
@@ -616,6 +637,21 @@ def test_lg1_what_a_killed_process_used_is_unused_when_it_has_ended(ledger):
     user.kill()
     until(lambda: ledger.is_unused(entry))
     assert _cuda_ledger.has_ended(user.pid, 0)
+
+
+def test_a_process_that_was_forked_off_gives_back_nothing(workers):
+    cluster, lender, borrower = workers
+    described = lend(cluster, torch.arange(5.0))
+    entry = described[0][1].entry
+    forked = os.fork()
+    if forked == 0:
+        kept = _cuda.lent[described[0][0].id]
+        lender.returned(kept.tensor, kept.signal, kept.entry)
+        os._exit(0)
+    os.waitpid(forked, 0)
+    assert borrower.borrowed.take(lender.process, entry)
+    borrower.borrowed.give_back(lender.process, entry)
+    del described
 
 
 def test_lg2_what_is_over_is_not_taken(ledger):
