@@ -337,7 +337,8 @@ def stopped_user():
         not_written_to(me, pid)
     else:
         writes(me)
-        me.crash()
+        if me.is_member:
+            me.crash()
 
 
 def begin_capture():
@@ -521,6 +522,9 @@ def torch_to_the_cpu():
         for elements in (10, MIB):
             device, *_, seen = rpc.rpc_sync("worker1", told, args=(torch.ones(elements, device="cuda"),))
             assert device == "cpu" and seen.sum().item() == elements
+            with torch.device("cuda"):
+                # As after set_default_device(): what is copied on the way is on the CPU nevertheless.
+                assert rpc.rpc_sync("worker1", sum_of, args=(torch.ones(elements),)) == elements
             back = rpc.rpc_sync("worker1", ones, args=(elements,))
             assert back.is_cuda and back.sum().item() == elements
             weights = torch.rand(elements, device="cuda", requires_grad=True)
