@@ -684,6 +684,87 @@ def test_a_ledger_that_is_not_the_owners_is_not_used(ledger):
         _cuda_ledger.Borrowed().take(bytes(16), entry)
 
 
+# What of it PyTorch's layer does, in a process of its own, which has that layer
+
+
+def in_pytorchs_layer(program):
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_call_of_pytorchs_layer_is_answered_when_its_arguments_were_read():
+    in_pytorchs_layer("""
+import farref.torch
+import torch
+from farref.torch import _calls, _devices
+
+happened = []
+
+class Read:
+    def synchronize(self):
+        happened.append("read")
+
+class Layer:
+    def deserialize(pickle, tensors):
+        _devices.local.reads = [Read()]
+    def _run_function(function):
+        happened.append("ran")
+        return "answer"
+
+_calls._internal = lambda: Layer
+assert _calls._run(b"", None, None, 0) == "answer"
+assert happened == ["ran", "read"] and _devices.local.reads is None, happened
+""")
+
+
+def test_gradients_are_used_after_what_has_made_them_on_whatever_thread():
+    in_pytorchs_layer("""
+import threading
+import farref.torch
+import torch
+from farref.torch import _grad
+
+happened = []
+me = threading.local()
+
+class Stream:
+    def wait_event(self, event):
+        happened.append((me.name, "waits for", event.of))
+
+class Event:
+    def record(self, stream):
+        self.of = me.name
+
+class Gradient:
+    is_cuda, is_sparse, device = True, False, "cuda:0"
+    def __add__(self, other):
+        happened.append((me.name, "adds"))
+        return self
+    def record_stream(self, stream):
+        happened.append((me.name, "uses"))
+
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_stream = lambda device: Stream()
+torch.cuda.Event = Event
+context = _grad.DistAutogradContext(1)
+
+def run(name, function, *args):
+    def named():
+        me.name = name
+        function(*args)
+    thread = threading.Thread(target=named)
+    thread.start()
+    thread.join()
+
+run("first", context.add, [("leaf", Gradient())])
+run("second", context.add, [("leaf", Gradient())])
+run("third", context.gradients)
+assert happened == [
+    ("second", "waits for", "first"), ("second", "adds"), ("third", "waits for", "second"), ("third", "uses")
+], happened
+""")
+
+
 # Where tensors arrive
 
 
