@@ -19,6 +19,8 @@ _BUFFER_ID = 7
 _PEER_ACCESS = 1
 # How a thread has to do with graphs that others capture: not at all.
 _RELAXED = 2
+# The default stream.
+_LEGACY = 1
 # torch has no more streams than so many.
 _SIDES = 32
 # So many handles, of memory and of events, are remembered.
@@ -166,7 +168,13 @@ class Platform:
             if len(self._theirs) >= _MOST:
                 self._theirs.clear()
             self._theirs[process, handle] = event
-        torch.cuda.current_stream(device).wait_event(event)
+        stream = torch.cuda.current_stream(device)
+        if process is None or stream.cuda_stream:
+            stream.wait_event(event)
+        else:
+            # By its other name: by that of torch's the driver was seen to crash, right after it had opened the event.
+            with self._on(device):
+                self._ask("cuStreamWaitEvent", ctypes.c_void_p(_LEGACY), ctypes.c_void_p(event.cuda_event), ctypes.c_uint(0))
 
     def done(self, device):
         """An event after all that this thread's stream has to do."""
