@@ -10,7 +10,7 @@ Invariants:
 - **LG-2** Who lends writes that a lending is over, and looks for locks then. Who borrows locks, and looks then whether it is over. So at
   least one of the two sees the other.
 - **LG-3** A process that ends may unlock before the driver has stopped its work. The processes are listed in the ledger: as long as one of
-  them has unlocked all and has not ended, nothing is taken for unused.
+  them has unlocked all and has not ended, nothing is taken for unused; for a minute at most, since it may be another program by now (``exec``).
 """
 
 import collections
@@ -21,6 +21,7 @@ import os
 import pathlib
 import struct
 import threading
+import time
 
 # The ledger: whose it is, who has used it (number and start of the process), and from there on the number of the lending at each place.
 _OWNER, _LIST, _PLACES = 0, 64, 8192
@@ -29,6 +30,8 @@ _NUMBER = struct.Struct("<Q")
 _NAME = "farref-cuda"
 # So many processes can use what one process lends.
 MOST = 256
+# Seconds that a process may take to end.
+_TEARDOWN = 60.0
 # What fcntl() is given: kind, whence, start, length, process.
 _LOCK = struct.Struct("hhqqi4x")
 
@@ -74,6 +77,8 @@ class Ledger:
         os.pwrite(self._file, owner, _OWNER)
         os.ftruncate(self._file, _PLACES)
         self._striking = threading.Lock()
+        # Processes that are ending, and since when that is known.
+        self._ending = {}
         self._numbers, self._unused, self._places = itertools.count(1), collections.deque(), itertools.count()
 
     def open(self):
@@ -105,9 +110,11 @@ class Ledger:
             # In one piece: who lists itself has it locked, and writes all of it.
             pid, began = _PROCESS.unpack(os.pread(self._file, _PROCESS.size, at))
             if pid and not _is_locked(self._file, at):
-                if not has_ended(pid, began):
+                seen = self._ending.setdefault((pid, began), time.monotonic())
+                if not has_ended(pid, began) and time.monotonic() < seen + _TEARDOWN:
                     return True  # LG-3
                 self._strike_off(at, pid)
+                self._ending.pop((pid, began), None)
         return False
 
     def _strike_off(self, at, pid):

@@ -678,6 +678,19 @@ def test_lg3_nothing_is_unused_while_a_process_ends(ledger, monkeypatch):
     assert not any(os.pread(ledger._file, 16, _cuda_ledger._LIST))
 
 
+def test_lg3_a_process_that_has_become_another_program_holds_nothing_up(ledger, monkeypatch):
+    ledger, entry, use = ledger
+    user, _ = use()
+    monkeypatch.setattr(_cuda_ledger, "_TEARDOWN", 0.5)
+    monkeypatch.setattr(_cuda_ledger, "has_ended", lambda pid, began: False)
+    assert not ledger.is_unused(entry)
+    # As exec() does: its files are closed, and it goes on.
+    user.kill()
+    user.wait()
+    assert not ledger.is_unused(entry)
+    until(lambda: ledger.is_unused(entry))
+
+
 def test_a_ledger_that_is_not_the_owners_is_not_used(ledger):
     ledger, entry, use = ledger
     with pytest.raises(OSError, match="another process"):
