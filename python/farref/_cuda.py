@@ -264,7 +264,11 @@ def _came_home(memory, kind, size, stride, target, is_own, is_settled, reads):
 
 def _formed(memory, kind, size, stride):
     try:
-        return memory.view(kind).as_strided(size, stride).detach()
+        formed = memory.view(kind).as_strided(size, stride).detach()
+        # torch compares with all of the storage, of which this may be a part.
+        if _span(formed).numel() * formed.element_size() > memory.numel():
+            raise RuntimeError("they are too few")
+        return formed
     except (RuntimeError, TypeError) as error:
         raise CannotBeSent(f"{memory.numel()} bytes came that are said to be a tensor of {kind}, {size}, {stride}: {error}") from None
 

@@ -540,6 +540,10 @@ def test_gu6_a_form_that_is_not_in_the_memory_is_an_error(workers):
     described = lend(cluster, torch.arange(5.0))
     with pytest.raises(farref.CannotBeSent, match="20 bytes came"):
         cluster["a"].peer("b").call(borrows, (*described[:2], (6,), (1,)))
+    # At home there is more around it.
+    described = lend(cluster, torch.arange(100.0)[:5])
+    with pytest.raises(farref.CannotBeSent, match="20 bytes came"):
+        _cuda.arrived(*described[:2], (6,), (1,), 0)
     del described
 
 
