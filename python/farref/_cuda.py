@@ -28,13 +28,12 @@ import weakref
 from ._cuda_ledger import Entry
 from ._cuda_shared import devices, is_kept
 from ._errors import CannotBeSent, Deadlock, ReferenceMisused
+from ._views import dense, span
 
 _log = logging.getLogger("farref")
 
 # Smaller ones travel in the message: that takes less than mapping them.
 SMALL = 64 << 10
-# A view is copied before it is sent if so many bytes of others would come along.
-_SPARED = 8192
 # Copies of so many bytes go through page-locked memory.
 _LOCKED = 1 << 20
 # No memory has so many bytes.
@@ -67,7 +66,7 @@ class Lent:
         """The bytes of it that somebody speaks of, when the work is done that makes them. ``said``: who has handed it on keeps the event."""
         if self.tensor.data_ptr() != self._pointer:
             raise ReferenceMisused("a tensor that others use has other memory now: it was resized")
-        whole = _span(self.tensor).view(sys.modules["torch"].uint8)
+        whole = span(self.tensor).view(sys.modules["torch"].uint8)
         begins = place.offset - self.offset
         if begins < 0 or place.nbytes < 0 or begins + place.nbytes > len(whole):  # GU-6
             raise CannotBeSent(f"{place.nbytes} bytes from {begins} on were asked for, of a tensor of {len(whole)}")
@@ -112,29 +111,10 @@ def is_lending(reference):
 # Going out
 
 
-def dense(tensor):
-    """A plain tensor of the same elements, which is most of the memory that it spans; and how many elements it spans."""
-    tensor = tensor.detach().resolve_conj().resolve_neg()
-    size, stride = tensor.size(), tensor.stride()
-    if 0 in size:
-        return tensor, 0
-    extent = 1 + sum((length - 1) * step for length, step in zip(size, stride))
-    if (extent - tensor.numel()) * tensor.element_size() >= _SPARED and extent >= 2 * tensor.numel():
-        tensor = tensor.contiguous()
-        extent = tensor.numel()
-    return tensor, extent
-
-
-def _span(tensor):
-    """All that a dense tensor spans, as elements in a row."""
-    extent = 1 + sum((length - 1) * step for length, step in zip(tensor.size(), tensor.stride()))
-    return tensor.as_strided((extent,), (1,), tensor.storage_offset())
-
-
 def stage(tensor):
     """The elements that a dense tensor spans, on the CPU. Waits for the work that makes them."""
     torch = sys.modules["torch"]
-    flat = _span(tensor)
+    flat = span(tensor)
     if flat.is_cpu or flat.numel() * flat.element_size() < _LOCKED:
         return flat.cpu()
     copied = torch.empty(flat.size(), dtype=flat.dtype, device="cpu", pin_memory=True)
@@ -266,7 +246,7 @@ def _formed(memory, kind, size, stride):
     try:
         formed = memory.view(kind).as_strided(size, stride).detach()
         # torch compares with all of the storage, of which this may be a part.
-        if _span(formed).numel() * formed.element_size() > memory.numel():
+        if span(formed).numel() * formed.element_size() > memory.numel():
             raise RuntimeError("they are too few")
         return formed
     except (RuntimeError, TypeError) as error:

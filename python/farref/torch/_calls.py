@@ -78,7 +78,7 @@ def _beside(tensors, to, late=None, maps=None, is_answer=False):
     forks, _local.forks = _local.forks, None
     if not tensors and forks is None and not late:
         return None
-    return _tensors.pack(tensors, to, maps, is_answer), forks, late
+    return _devices.pack(tensors, to, maps, is_answer), forks, late
 
 
 def message_of(value, to, later=False):

@@ -1,4 +1,4 @@
-"""Tensors on CUDA devices in PyTorch's calls: which device they go to, and how they travel.
+"""Tensors in PyTorch's calls: which device they go to, and how those travel that are on CUDA devices.
 
 Where they go is what PyTorch's device maps say: those of the caller for calls, and the other way round for answers. Gradients go where their
 tensors came from, which the receiver knows (:meth:`_edges.Sent.at_home`). What arrives is a copy, as with PyTorch: who changes it
@@ -13,7 +13,7 @@ from farref import _cuda
 from . import _agent, _tensors
 
 
-def refused(tensor, to, is_answer):
+def _refused(tensor, to, is_answer):
     """The error of a tensor that no map says anything about, in PyTorch's words."""
     if not isinstance(to, str):
         to = _agent.get_current_rpc_agent().get_worker_info(to).name
@@ -25,8 +25,32 @@ def refused(tensor, to, is_answer):
     )
 
 
-def pack(tensors, to, maps, is_answer):
-    """Tensors for a worker, of one that has maps."""
+def pack(tensors, to, maps=None, is_answer=False):
+    """Tensors for a worker, by its name or id. ``maps``: which devices they go to."""
+    if maps is not None:
+        return _mapped(tensors, to, maps, is_answer)
+    try:
+        return [_tensors.packed(tensor) for tensor in tensors]
+    except _tensors.NotOnCpu as error:
+        raise _refused(error.args[0], to, is_answer) from None
+
+
+def pack_gradients(gradients):
+    """The same for gradients, which find their devices by themselves."""
+    return [_tensors.packed(gradient) if gradient.is_cpu else _of_gradient(gradient) for gradient in gradients]
+
+
+def pack_gradient(gradient):
+    """A gradient that is pickled by itself."""
+    return _tensors.Packed(gradient) if gradient.is_cpu else _of_gradient(gradient)
+
+
+def _of_gradient(gradient):
+    # Another thread goes on with it than the one that it comes to, maybe.
+    return _Moved(gradient, _cuda.ANYWHERE, True)
+
+
+def _mapped(tensors, to, maps, is_answer):
     if not isinstance(to, str):
         to = _agent.get_current_rpc_agent().get_worker_info(to).name
     way = maps.get(to) or {}
@@ -34,16 +58,16 @@ def pack(tensors, to, maps, is_answer):
     for tensor in tensors:
         target = way.get(tensor.device)
         if target is None and not tensor.is_cpu:
-            raise refused(tensor, to, is_answer)
+            raise _refused(tensor, to, is_answer)
         if tensor.is_cpu and (target is None or target.type == "cpu"):
-            packed.append(_tensors.packed(tensor, to, is_answer))
+            packed.append(_tensors.packed(tensor))
         else:
             # Whoever waits for an answer may use it on any stream.
-            packed.append(Moved(tensor, None if target.type == "cpu" else target.index, is_answer))
+            packed.append(_Moved(tensor, None if target.type == "cpu" else target.index, is_answer))
     return packed
 
 
-class Moved:
+class _Moved:
     """A tensor that is going to be pickled, and to arrive on a device. What is unpickled is the tensor, there. ``is_settled``: on whatever
     stream it is used."""
 
@@ -55,7 +79,7 @@ class Moved:
         self.is_settled = is_settled
 
     def _part(self, tensor):
-        return Moved(tensor, self.target, self.is_settled)
+        return _Moved(tensor, self.target, self.is_settled)
 
     def __reduce_ex__(self, protocol):
         tensor = self.tensor
@@ -89,8 +113,3 @@ def _arrived(elements, dtype, size, stride, target, is_settled, wants):
         local.reads = []
     tensor = _cuda.arrived(elements, dtype, size, stride, target, is_own=True, is_settled=is_settled, reads=local.reads)
     return tensor.requires_grad_() if wants else tensor
-
-
-def of_gradient(gradient):
-    """A gradient that is going to be pickled. Another thread goes on with it than the one that it comes to, maybe."""
-    return Moved(gradient, _cuda.ANYWHERE, True)

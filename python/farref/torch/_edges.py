@@ -258,8 +258,7 @@ class Sent:
     def __init__(self, tensors, later=False):
         self._output = self._entries = self._ends = None
         self._tensors = tensors
-        # None: the CPU.
-        self._devices = None if all([tensor.is_cpu for tensor in tensors]) else [tensor.device for tensor in tensors]
+        self._devices = None
         if later:
             _left.append(self)
         else:
@@ -273,6 +272,9 @@ class Sent:
         else:
             with torch.enable_grad():
                 self._output = _sent(self._tensors)
+        # Else it stays None: the CPU.
+        if not all([tensor.is_cpu for tensor in self._tensors]):
+            self._devices = [tensor.device for tensor in self._tensors]
         self._tensors = None
 
     @property
@@ -298,7 +300,7 @@ class Sent:
         return self._entries
 
     def at_home(self, gradients):
-        """Gradients, each on the device that its tensor has left."""
+        """Gradients, each on the device that its tensor has left. Their function is made by now: they have come through it."""
         if self._devices is not None:
             return [gradient if gradient is None else gradient.to(to) for gradient, to in zip(gradients, self._devices)]
         if all([gradient is None or gradient.is_cpu for gradient in gradients]):

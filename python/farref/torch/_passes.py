@@ -28,7 +28,7 @@ import threading
 
 from farref import _core
 
-from . import _agent, _edges, _grad, _graph, _tensors
+from . import _agent, _devices, _edges, _grad, _graph, _tensors
 
 _numbers = itertools.count()
 _rests = itertools.count()
@@ -206,7 +206,7 @@ def tell(agent, to, said, then):
     """Tells a worker. ``then`` gets the answer: who has gradients there that it could not go on with."""
     *said, parcel = said
     gradients = [
-        (message, [None if gradient is None else _tensors.pack_gradient(gradient) for gradient in of])
+        (message, [None if gradient is None else _devices.pack_gradient(gradient) for gradient in of])
         for message, of in parcel.gradients
     ]
     peer = agent._peer(agent.get_worker_info(to))
@@ -238,7 +238,7 @@ def ask(agent, to, said, meanwhile=None):
         said = _ONE.pack(_IS_ONE, context_id, *number, retain, over_below, parcel.is_known, gradients[0][0])
     else:
         said = pickle.dumps((*said, parcel.is_known, parcel.expected, gradients))
-    beside = (_tensors.pack_gradients(tensors), None, None) if tensors else None
+    beside = (_devices.pack_gradients(tensors), None, None) if tensors else None
     answer = _core.torch_gradients(agent._worker, info._name, agent._info._id, said, beside, meanwhile)
     return pickle.loads(answer) if answer else None
 

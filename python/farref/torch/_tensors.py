@@ -5,10 +5,9 @@ import pickle
 
 import torch
 from farref import _core
+from farref._views import dense
 
 QUANTIZED = "quantized tensors cannot be sent: send tensor.int_repr(), its scale and its zero point"
-# A view is copied before it is sent if so many bytes of others would come along.
-_SPARED = 8192
 
 
 class Packed:
@@ -22,7 +21,7 @@ class Packed:
     def __reduce_ex__(self, protocol):
         tensor = self.tensor
         if tensor.layout is torch.strided:
-            return _dense, _described(tensor.detach(), tensor.requires_grad)
+            return _dense, _described(tensor, tensor.requires_grad)
         return reduced_parts(tensor, Packed)
 
 
@@ -52,39 +51,20 @@ _PLAIN = {dtype: (place, _KINDS[place][1]) for dtype, place in _PLACES.items() i
 _strided = torch.strided
 
 
-def pack(tensors, to, maps=None, is_answer=False):
-    """Tensors for a worker, by its name or id: plain values, and memory that is lent. ``maps``: which devices they go to."""
-    if maps is not None:
-        return _devices().pack(tensors, to, maps, is_answer)
-    return [packed(tensor, to, is_answer) for tensor in tensors]
+class NotOnCpu(Exception):
+    """Of a tensor on another device, which does not travel in this way."""
 
 
-def pack_gradients(gradients):
-    """The same for gradients, which find their devices by themselves."""
-    return [packed(gradient, None) if gradient.is_cpu else _devices().of_gradient(gradient) for gradient in gradients]
-
-
-def pack_gradient(gradient):
-    """A gradient that is pickled by itself."""
-    return Packed(gradient) if gradient.is_cpu else _devices().of_gradient(gradient)
-
-
-def _devices():
-    from . import _devices
-
-    return _devices
-
-
-def packed(tensor, to, is_answer=False):
-    """A tensor that stays on the CPU."""
+def packed(tensor):
+    """A tensor on the CPU: plain values, and memory that is lent."""
     if not tensor.is_cpu:
-        raise _devices().refused(tensor, to, is_answer)
+        raise NotOnCpu(tensor)
     plain = _PLAIN.get(tensor.dtype)
     if plain is None or tensor.layout is not _strided or not tensor.is_contiguous() or tensor.is_neg():
         place = _PLACES.get(tensor.dtype)
         if place is None or tensor.layout is not _strided:
             return Packed(tensor)
-        return place, *_described(tensor.detach(), tensor.requires_grad)[1:]
+        return place, *_described(tensor, tensor.requires_grad)[1:]
     place, width = plain
     nbytes = tensor.numel() * width
     if 0 < nbytes < _SMALL:
@@ -130,18 +110,9 @@ def _memory(tensor, nbytes):
 def _described(tensor, wants):
     if tensor.is_quantized:
         raise RuntimeError(QUANTIZED)
-    if tensor.is_conj():
-        tensor = tensor.resolve_conj()
-    if tensor.is_neg():
-        tensor = tensor.resolve_neg()
-    size, stride, width = tuple(tensor.size()), tensor.stride(), tensor.element_size()
-    if 0 in size:
-        return tensor.dtype, size, stride, wants, None
-    extent = 1 + sum((length - 1) * step for length, step in zip(size, stride))
-    if (extent - tensor.numel()) * width >= _SPARED and extent >= 2 * tensor.numel():
-        tensor = tensor.contiguous()
-        stride, extent = tensor.stride(), tensor.numel()
-    return tensor.dtype, size, stride, wants, pickle.PickleBuffer(_memory(tensor, extent * width))
+    tensor, extent = dense(tensor)
+    memory = pickle.PickleBuffer(_memory(tensor, extent * tensor.element_size())) if extent else None
+    return tensor.dtype, tuple(tensor.size()), tensor.stride(), wants, memory
 
 
 def _dense(dtype, size, stride, wants, memory):
