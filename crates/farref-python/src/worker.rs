@@ -275,10 +275,13 @@ impl PyWorker {
         left.map_err(|error| to_python(py, error))
     }
 
-    /// Ends at once, as if the process had died. The others notice.
-    fn crash(&self, py: Python<'_>) -> PyResult<()> {
+    /// Ends at once, as if the process had died. The others notice. ``patience``: so many seconds at most for the answers that others are
+    /// waiting for.
+    #[pyo3(signature = (*, patience=None))]
+    fn crash(&self, py: Python<'_>, patience: Option<f64>) -> PyResult<()> {
         alive()?;
-        runtime::wait(py, self.0.crash())
+        let patience = seconds(patience)?.unwrap_or_default();
+        runtime::wait(py, self.0.crash_after(patience))
     }
 
     /// What is going on in this worker: calls, references, peers, as dictionaries and lists.
@@ -307,7 +310,7 @@ impl PyWorker {
             _ if !self.0.is_member() => {}
             None => self.shutdown(py)?,
             Some(_) if error.is_some_and(|error| is_good_exit(&error)) => self.shutdown(py)?,
-            Some(_) => self.crash(py)?,
+            Some(_) => self.crash(py, None)?,
         }
         Ok(false)
     }

@@ -306,14 +306,7 @@ class TensorPipeAgent(RpcAgent):
         self._started.set()
         _rref.release_all(self)
         if self._worker.is_member:
-            until = time.monotonic() + _LAST_ANSWERS
-            while self._owes_answers() and time.monotonic() < until:
-                time.sleep(0.005)
-            self._worker.crash()
-
-    def _owes_answers(self):
-        peers = self._worker.snapshot()["peers"]
-        return any(peer["status"] == "alive" and (peer["calls_served"] or peer["queued_messages"]) for peer in peers)
+            self._worker.crash(patience=_LAST_ANSWERS)
 
 
 # Seconds. PyTorch waits for the functions that others have called for as long as they take.

@@ -373,7 +373,7 @@ impl Worker {
         }
         // Whoever drops this future before the good-bye has a worker that serves as before.
         let stays = StaysUnlessGone(core);
-        let answered = self.answer_all().await;
+        let answered = self.answer_all(core.settings.shutdown_timeout).await;
         core.input(|node, out| node.release_everything(out));
         core.input(|node, out| node.leave(out));
         drop(stays);
@@ -402,9 +402,8 @@ impl Worker {
     }
 
     /// Waits until the calls of others are answered and the callers have the answers.
-    async fn answer_all(&self) -> Result<()> {
+    async fn answer_all(&self, limit: Duration) -> Result<()> {
         let core = &self.core;
-        let limit = core.settings.shutdown_timeout;
         let began = Instant::now();
         // The call that this is part of would wait for itself.
         let current = Current::get().filter(|current| Arc::ptr_eq(&current.core, core));
@@ -478,6 +477,18 @@ impl Worker {
     /// # }
     /// ```
     pub async fn crash(&self) {
+        self.crash_after(Duration::ZERO).await;
+    }
+
+    /// The same, when the calls that others are waiting for have been answered, or after that time:
+    /// for programs that end without their group, and yet give the answers that they are at.
+    pub async fn crash_after(&self, patience: Duration) {
+        if !patience.is_zero() {
+            // Whoever drops this future has a worker that serves as before.
+            let _stays = StaysUnlessGone(&self.core);
+            // Who waits longer learns from the connection that there will be no answer.
+            let _ = tokio::time::timeout(patience, self.answer_all(patience)).await;
+        }
         self.close(Duration::ZERO).await;
         self.close_store().await;
     }

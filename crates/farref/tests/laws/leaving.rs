@@ -103,6 +103,32 @@ async fn who_leaves_answers_the_calls_it_serves() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_ends_without_its_group_answers_the_calls_that_it_has_patience_for() -> Result<()> {
+    let cluster = Cluster::start(3).await?;
+    let peer = cluster.worker(0).peer("worker1")?;
+    let served = pass::on(&peer, "ends: served".into()).start();
+    waited_at("ends: served").await?;
+    let ends = cluster.worker(1).clone();
+    let ending = tokio::spawn(async move { ends.crash_after(LONG).await });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    ensure!(!ending.is_finished() && cluster.worker(1).is_member());
+    open("ends: served");
+    assert_eq!(timeout(PATIENCE, served).await??, "ends: served");
+    timeout(PATIENCE, ending).await??;
+
+    // A patience that is up is the end for who still waits.
+    let peer = cluster.worker(0).peer("worker2")?;
+    let waits = pass::on(&peer, "ends: waits".into()).start();
+    waited_at("ends: waits").await?;
+    let ends = cluster.worker(2).clone();
+    timeout(PATIENCE, ends.crash_after(Duration::from_millis(50))).await?;
+    let lost = timeout(PATIENCE, waits).await?;
+    ensure!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
+    open("ends: waits");
+    Ok(cluster.shutdown().await?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_is_told_not_to_leave_after_all_serves_as_before() -> Result<()> {
     let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(LONG)).await?;
     let peer = cluster.worker(0).peer("worker1")?;
