@@ -102,7 +102,8 @@ impl Parameter {
         versions.now.clone()
     }
 
-    /// Gives it another value, of the same shape and type. What was computed before is not affected.
+    /// Gives it another value, of the same shape and type. What was computed before is not affected. It stays on
+    /// its device: a value from another one, as those that were read from a file are, is copied there.
     pub fn set(&self, value: &candle_core::Tensor) -> Result<()> {
         let now = self.var();
         if now.shape() != value.shape() || now.dtype() != value.dtype() {
@@ -111,7 +112,8 @@ impl Parameter {
                 found: format!("{:?} of {:?}", value.dims(), value.dtype()),
             });
         }
-        let next = Var::from_tensor(&value.detach())?;
+        let value = value.detach().to_device(now.device())?;
+        let next = Var::from_tensor(&value)?;
         // Before anybody can compute with it.
         owners::add(next.id(), &self.0);
         let forgotten = {
