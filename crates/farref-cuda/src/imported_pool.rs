@@ -294,7 +294,7 @@ impl ImportedPool {
     /// memory that is here already, and comes again.
     ///
     /// Fails with [`CudaError::ExporterGone`] if the exporter has died: its work may never have been done. If it dies after this, before its work
-    /// is done, what was waiting goes on all the same; [`check`](Self::check) says so.
+    /// is done, `stream` waits for ever: the driver has no way out of that. [`check`](Self::check) says so.
     pub fn wait(&self, stream: StreamHandle) -> Result<()> {
         let Device { driver, ordinal } = &self.device;
         // Most often it is done by now. To wait for it all the same would be work for the GPU, which is switched from one process to

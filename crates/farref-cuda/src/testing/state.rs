@@ -458,18 +458,12 @@ impl State {
     /// SIGKILL: what it had is taken back, but for memory that others have imported.
     pub(super) fn kill(&mut self, process: usize) {
         self.processes[process].is_dead = true;
-        // Its streams stop; whoever waits for its events goes on.
+        // Its streams stop. Whoever waits for its events waits for ever, as with the real driver.
         for ((owner, ..), queue) in &mut self.streams {
             if *owner != process {
                 continue;
             }
-            for op in queue.drain(..) {
-                if let Op::Record { event, number } = op
-                    && let Some(event) = self.events.get_mut(&event)
-                {
-                    event.done.insert(number);
-                }
-            }
+            queue.clear();
         }
         for allocation in self.allocations.values_mut() {
             allocation.imports.remove(&process);

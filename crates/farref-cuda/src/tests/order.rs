@@ -94,16 +94,38 @@ fn an_importer_goes_on_with_the_memory_of_an_exporter_that_was_killed() {
         let opened = open(&there, &pool);
         let memory = allocate(&here, 4);
         here.write(memory.pointer(), b"left");
+        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        here.kill();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        assert_eq!(reading.get().unwrap(), b"left");
+        assert!(pool.export(memory.pointer(), 4, STREAM).is_err());
+        drop(imported);
+        drop((exported, memory));
+    });
+}
+
+/// As the real driver has it: nothing here can help that stream.
+#[test]
+fn a_stream_that_waits_for_the_work_of_one_that_was_killed_never_goes_on_and_it_is_known() {
+    Machine::run(1, |machine| {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        let memory = allocate(&here, 4);
         let held = here.hold(0, STREAM);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         let reading = there.read_later(0, STREAM, imported.pointer(), 4);
-        assert_eq!(reading.get(), None);
         here.kill();
-        assert_eq!(reading.get().unwrap(), b"left");
-        assert!(pool.export(memory.pointer(), 4, STREAM).is_err());
-        drop(imported);
-        drop((held, exported, memory));
+        opened.end_exporter();
+        drop(held);
+        assert_eq!(reading.get(), None);
+        let known = opened.check();
+        assert!(matches!(known, Err(CudaError::ExporterGone)), "{known:?}");
+        // Its process has to end.
+        there.kill();
+        drop((imported, exported, memory));
     });
 }
 
@@ -186,7 +208,7 @@ fn of_an_exporter_that_has_died_only_that_is_done_which_was_seen_to_be() {
         let unfinished = opened.import(&later.message(), STREAM).unwrap();
         assert!(opened.check().is_ok() && opened.is_behind());
         opened.end_exporter();
-        // The driver lets streams go on, and says that it is done.
+        // Whether it is done after that or not.
         work.complete();
         for refused in [opened.check(), opened.wait(STREAM)] {
             assert!(
