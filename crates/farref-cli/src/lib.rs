@@ -4,10 +4,11 @@
 //! | --- | --- |
 //! | `demo` | `farref demo` |
 //! | `bench` | `farref bench` |
+//! | `chaos` | `farref chaos` |
 //! | `cuda` | `farref bench --cuda`; needs CUDA's compiler (`docs/cuda.md`) |
 //!
-//! The first two train with candle, which is most of what there would be to compile, so neither is on by default: who installs the
-//! command wants to start programs and to look into them. `cargo run` in the root of the workspace has these two
+//! The first three train with candle, which is most of what there would be to compile, so none is on by default: who installs the
+//! command wants to start programs and to look into them. `cargo run` in the root of the workspace has these three
 //! (`crates/farref-whole`).
 //!
 //! Each subcommand is a module with its `Arguments` and a `run`, which returns the exit code or an
@@ -16,7 +17,7 @@
 
 #![deny(unsafe_code)]
 
-#[cfg(any(test, not(all(feature = "demo", feature = "bench"))))]
+#[cfg(any(test, not(all(feature = "demo", feature = "bench", feature = "chaos"))))]
 mod absent;
 #[cfg(feature = "bench")]
 #[allow(unsafe_code)]
@@ -24,17 +25,19 @@ mod allocations;
 #[cfg(feature = "bench")]
 mod bench;
 mod certs;
+#[cfg(feature = "chaos")]
+mod chaos;
 mod dashboard;
 #[cfg(feature = "demo")]
 mod demo;
-#[cfg(any(feature = "demo", feature = "bench"))]
+#[cfg(any(feature = "demo", feature = "bench", feature = "chaos"))]
 mod files;
 mod group_folder;
 mod group_tls;
 mod group_token;
 mod inspect;
 mod launch;
-#[cfg(any(feature = "demo", feature = "bench"))]
+#[cfg(any(feature = "demo", feature = "bench", feature = "chaos"))]
 mod progress;
 mod top;
 mod view;
@@ -82,6 +85,10 @@ enum Command {
     Bench(bench::Arguments),
     #[cfg(not(feature = "bench"))]
     Bench(absent::Arguments),
+    #[cfg(feature = "chaos")]
+    Chaos(chaos::Arguments),
+    #[cfg(not(feature = "chaos"))]
+    Chaos(absent::Arguments),
 }
 
 /// Does what the command line of this process says.
@@ -108,6 +115,10 @@ pub fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(arguments),
         #[cfg(not(feature = "bench"))]
         Command::Bench(_) => absent::run("bench"),
+        #[cfg(feature = "chaos")]
+        Command::Chaos(arguments) => chaos::run(&arguments),
+        #[cfg(not(feature = "chaos"))]
+        Command::Chaos(_) => absent::run("chaos"),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("farref: {error:#}");

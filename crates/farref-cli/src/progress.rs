@@ -48,7 +48,7 @@ impl Progress {
     }
 
     /// What is being done, within a step.
-    #[cfg(feature = "bench")]
+    #[cfg(any(feature = "bench", feature = "chaos"))]
     pub(crate) fn say(&self, state: &str) {
         if self.live {
             self.bar.set_message(state.to_owned());

@@ -1,0 +1,106 @@
+//! Processes that grow: CK-11.
+//!
+//! The workload is the same from beginning to end, and what a worker keeps is bounded, so the middle of the second quarter of its
+//! life is held against the middle of the last one. What is new in the first quarter (pools, caches, the allocator's) does not count.
+
+use std::collections::BTreeMap;
+
+use super::Violation;
+use crate::chaos::history::{Event, Life, Record, Sample};
+
+/// A life with fewer samples says nothing.
+const LEAST: usize = 80;
+
+/// What is counted: how much more there may be in the end than there was, as a factor and besides.
+const COUNTED: [(&str, fn(&Sample) -> u64, u64, u64); 4] = [
+    ("KiB of memory", |sample| sample.memory, 3, 96 << 10),
+    ("references", |sample| sample.references, 4, 400),
+    ("open calls", |sample| sample.open_calls, 4, 200),
+    ("values", |sample| sample.values, 4, 400),
+];
+
+pub(super) fn check(records: &[Record]) -> Vec<Violation> {
+    let mut lives = BTreeMap::<Life, Vec<(u64, Sample)>>::new();
+    for record in records {
+        if let Event::Sampled(sample) = record.event {
+            let samples = lives.entry(record.life).or_default();
+            samples.push((record.at, sample));
+        }
+    }
+    let mut violations = Vec::new();
+    for (life, samples) in lives.into_iter().filter(|(_, all)| all.len() >= LEAST) {
+        let quarter = samples.len() / 4;
+        let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
+        for (what, count, halves, besides) in COUNTED {
+            let [before, after] = [early, late].map(|part| middle(part, count));
+            // Half as much again, or twice as much.
+            if after > before * halves / 2 + besides {
+                violations.push(Violation {
+                    rule: "CK-11",
+                    at: samples[samples.len() - 1].0,
+                    life,
+                    text: format!("life {life} has grown from {before} to {after} {what}"),
+                });
+            }
+        }
+    }
+    violations
+}
+
+fn middle(samples: &[(u64, Sample)], count: fn(&Sample) -> u64) -> u64 {
+    let mut counts: Vec<u64> = samples.iter().map(|(_, sample)| count(sample)).collect();
+    counts.sort_unstable();
+    counts.get(counts.len() / 2).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::Run;
+    use super::*;
+
+    fn sampled(count: u64, sample: impl Fn(u64) -> Sample) -> Run {
+        let mut run = Run::new();
+        for n in 0..count {
+            run.note(500 * n, 1, Event::Sampled(sample(n)));
+        }
+        run
+    }
+
+    #[test]
+    fn ck_11_whatever_grows_and_grows_is_found() {
+        type Grown = fn(u64) -> Sample;
+        let grown: [Grown; 4] = [
+            |n| Sample {
+                memory: 20_000 + 1_000 * n,
+                ..Sample::default()
+            },
+            |n| Sample {
+                references: 10 * n,
+                ..Sample::default()
+            },
+            |n| Sample {
+                open_calls: 10 * n,
+                ..Sample::default()
+            },
+            |n| Sample {
+                values: 10 * n,
+                ..Sample::default()
+            },
+        ];
+        for sample in grown {
+            assert_eq!(sampled(400, sample).broken(), ["CK-11"]);
+            // Too short to say.
+            assert!(sampled(79, sample).broken().is_empty());
+        }
+    }
+
+    #[test]
+    fn what_goes_up_and_down_or_grows_only_in_the_beginning_does_not_grow() {
+        let run = sampled(400, |n| Sample {
+            memory: 20_000 + 5_000 * n.min(60) + 900 * (n % 7),
+            references: 30 + 50 * (n % 3),
+            ..Sample::default()
+        });
+        assert!(run.broken().is_empty());
+    }
+}

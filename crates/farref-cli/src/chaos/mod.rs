@@ -1,0 +1,214 @@
+//! `farref chaos`: a group of processes under a random workload and random faults, and a check of everything that they promise.
+//!
+//! | part | job |
+//! | --- | --- |
+//! | [`arguments`], [`settings`] | the command line; what a process is told |
+//! | [`plan`] | which faults come when |
+//! | [`operations`] | what the workers do |
+//! | [`functions`], [`pool`], [`trouble`] | what they can be called for, which references they keep, what can go wrong |
+//! | [`program`], [`worker`] | a worker: its own program, its process (in Python: `farref_chaos.py`) |
+//! | [`history`] | what they write down |
+//! | [`proxy`] | what stands between them |
+//! | [`group`], [`faults`], [`driver`] | the processes, what is done to them, the run |
+//! | [`checker`] | what in the histories must not be |
+//! | [`report`] | what is said in the end |
+
+mod arguments;
+mod checker;
+mod driver;
+mod faults;
+mod functions;
+mod group;
+mod history;
+mod operations;
+mod plan;
+mod pool;
+mod program;
+mod proxy;
+mod report;
+mod settings;
+mod trouble;
+mod worker;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail, ensure};
+
+pub(crate) use arguments::Arguments;
+
+use crate::files::check_writable;
+use crate::progress::Progress;
+use checker::Times;
+use group::Setup;
+use plan::Figures;
+use report::Report;
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(settings) = &arguments.settings {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        return runtime.block_on(worker::be_a_worker(settings.clone()));
+    }
+    let json = check(arguments)?;
+    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    let folder = Folder::make(arguments.histories.clone(), seed)?;
+    let outcome = run_in(arguments, seed, &folder.path);
+    let report = match outcome {
+        Ok(report) => report,
+        Err(error) => {
+            let folder = folder.keep();
+            let folder = folder.display();
+            return Err(error.context(format!("seed {seed}, histories in {folder}")));
+        }
+    };
+
+    let text = serde_json::to_string_pretty(&report)? + "\n";
+    let is_printed = arguments.json.is_some() && json.is_none();
+    let said = if is_printed {
+        &text
+    } else {
+        &report.summary()
+    };
+    let shown = std::io::stdout().write_all(said.as_bytes());
+    let shown = shown.context("cannot print the results");
+    let as_json = write(json, &text);
+    let page = write(arguments.html.as_deref(), &report.page());
+    let is_well = report.violations.is_empty();
+    if !is_well || arguments.histories.is_some() {
+        let kept = folder.keep();
+        eprintln!("seed {seed}, histories in {}", kept.display());
+    }
+    shown.and(as_json).and(page)?;
+    Ok(match is_well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Before long work: whether what is asked for makes sense, and can be written. The file for JSON, if it is one.
+fn check(arguments: &Arguments) -> anyhow::Result<Option<&Path>> {
+    ensure!(
+        arguments.python < arguments.workers,
+        "--python {} leaves no worker that is not Python's: say --workers {} or more",
+        arguments.python,
+        arguments.python + 1
+    );
+    if arguments.html.is_some() && arguments.html == arguments.json {
+        bail!("--json and --html name the same file: choose another one for one of them");
+    }
+    if arguments.html.as_deref() == Some(Path::new("-")) {
+        bail!("a page is not printed: name a file with --html");
+    }
+    let json = arguments.json.as_deref();
+    let json = json.filter(|file| *file != Path::new("-"));
+    for (file, option) in [(json, "--json"), (arguments.html.as_deref(), "--html")] {
+        if let Some(file) = file {
+            check_writable(file, option)?;
+        }
+    }
+    Ok(json)
+}
+
+fn write(file: Option<&Path>, text: &str) -> anyhow::Result<()> {
+    match file {
+        Some(file) => {
+            std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The run, and what is to be said of it.
+fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Report> {
+    history::open(folder, history::DRIVER)?;
+    let figures = Figures {
+        seed,
+        workers: arguments.workers,
+        unproxied: arguments.python,
+        length: arguments.length(),
+        rate: arguments.faults_per_second,
+        peer_timeout: arguments.peer_timeout(),
+    };
+    let (plan, left_out) = plan::make(&figures);
+    let setup = Setup {
+        seed,
+        workers: arguments.workers,
+        python: arguments.python,
+        python_program: arguments.python_program.clone(),
+        tls: arguments.tls,
+        folder: folder.to_owned(),
+        peer_timeout: arguments.peer_timeout(),
+        operations_per_second: arguments.operations_per_second,
+    };
+    let progress = Progress::new(arguments.seconds, "chaos");
+    let began = Instant::now();
+    // One thread, the main one: a worker dies with the thread that started it.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let run = driver::run(setup, &plan, arguments.length(), &progress);
+    let outcome = runtime.block_on(run);
+    progress.finish();
+    let outcome = outcome?;
+    let records = history::read_all(folder)?;
+    let violations = checker::check(&records, Times::new(arguments.peer_timeout()));
+    Ok(Report::new(
+        arguments,
+        seed,
+        left_out,
+        outcome,
+        began.elapsed(),
+        &records,
+        violations,
+    ))
+}
+
+/// Where histories are. Removed when it is dropped, unless it is to be kept.
+struct Folder {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Folder {
+    fn make(asked: Option<PathBuf>, seed: u64) -> anyhow::Result<Self> {
+        let is_kept = asked.is_some();
+        let path = asked.unwrap_or_else(|| {
+            let name = format!("farref-chaos-{seed}-{}", std::process::id());
+            std::env::temp_dir().join(name)
+        });
+        let made = std::fs::create_dir_all(&path);
+        made.with_context(|| {
+            let path = path.display();
+            format!("cannot make {path}: choose another folder with --histories")
+        })?;
+        let mut entries = std::fs::read_dir(&path)?;
+        ensure!(
+            entries.next().is_none(),
+            "{} is not empty: choose another folder with --histories",
+            path.display()
+        );
+        // Workers get it as it is, wherever they are.
+        let path = path.canonicalize()?;
+        Ok(Self { path, is_kept })
+    }
+
+    fn keep(mut self) -> PathBuf {
+        self.is_kept = true;
+        self.path.clone()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
