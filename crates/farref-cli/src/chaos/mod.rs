@@ -147,6 +147,7 @@ fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Rep
         operations_per_second: arguments.operations_per_second,
     };
     let progress = Progress::new(arguments.seconds, "chaos");
+    progress.note(&format!("seed {seed}"));
     let began = Instant::now();
     // One thread, the main one: a worker dies with the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread()

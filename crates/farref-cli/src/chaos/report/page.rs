@@ -220,7 +220,7 @@ fn key() -> String {
 }
 
 fn colour(kind: &str) -> &'static str {
-    let found = COLOURS.iter().find(|(known, _)| *known == kind);
+    let found = COLOURS.into_iter().find(|(known, _)| *known == kind);
     found.map_or("#000", |(_, colour)| colour)
 }
 
