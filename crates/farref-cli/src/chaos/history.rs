@@ -274,7 +274,7 @@ mod tests {
         }
         assert_eq!(read(&text)?, records);
         assert_eq!(read(&(text.clone() + "{\"at\":7,\"li"))?, records);
-        assert_eq!(read("")?, []);
+        assert!(read("")?.is_empty());
         // In the middle it is no trace of a death.
         assert!(read(&format!("{{\"at\"\n{text}")).is_err());
         Ok(())

@@ -274,3 +274,21 @@ fn say(word: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{word}").and_then(|()| out.flush());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_order_is_understood_and_nothing_else_is() {
+        for order in [Order::Quiet, Order::LetGo, Order::End, Order::Leave] {
+            assert_eq!(Order::read(&format!("{}\n", order.word())), Some(order));
+        }
+        assert_eq!(Order::read("dance"), None);
+    }
+
+    #[test]
+    fn a_process_knows_how_much_memory_it_has() {
+        assert!(!cfg!(target_os = "linux") || memory() > 100);
+    }
+}

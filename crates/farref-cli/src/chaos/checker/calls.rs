@@ -239,10 +239,11 @@ impl Checker<'_> {
     /// Whether the life that made the value is gone; if none has, whether one is gone that might have.
     fn is_value_lost(&self, begun: &Begun<'_>, at: u64, trouble: &Trouble) -> bool {
         let maker = begun.value.and_then(|value| self.makers.get(&value));
-        let by_maker = maker.map(|life| self.lives.is_troubled(*life, 0, at));
+        let lives = self.lives;
+        let by_maker = maker.map(|life| lives.is_troubled(*life, begun.at, at));
         let mut those = self.involved(begun, trouble);
-        by_maker.unwrap_or_else(|| those.any(|worker| self.lives.was_ever_lost(worker, at)))
-            || self.lives.is_troubled(begun.life, begun.at, at)
+        by_maker.unwrap_or_else(|| those.any(|one| lives.has_lost_a_life(one, begun.at, at)))
+            || lives.is_troubled(begun.life, begun.at, at)
     }
 }
 

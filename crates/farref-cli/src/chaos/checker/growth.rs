@@ -11,7 +11,7 @@ use crate::chaos::history::{Event, Life, Record, Sample};
 /// A life with fewer samples says nothing.
 const LEAST: usize = 80;
 
-/// What is counted: how much more there may be in the end than there was, as a factor and besides.
+/// What is counted, and how much of it there may be in the end: so many halves of what there was, and so much besides.
 const COUNTED: [(&str, fn(&Sample) -> u64, u64, u64); 4] = [
     ("KiB of memory", |sample| sample.memory, 3, 96 << 10),
     ("references", |sample| sample.references, 4, 400),
@@ -33,7 +33,6 @@ pub(super) fn check(records: &[Record]) -> Vec<Violation> {
         let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
         for (what, count, halves, besides) in COUNTED {
             let [before, after] = [early, late].map(|part| middle(part, count));
-            // Half as much again, or twice as much.
             if after > before * halves / 2 + besides {
                 violations.push(Violation {
                     rule: "CK-11",

@@ -209,10 +209,13 @@ impl Lives {
         })
     }
 
-    /// Whether some life of a worker was lost, or may have been, up to a moment.
-    pub(super) fn was_ever_lost(&self, worker: &str, by: u64) -> bool {
+    /// Whether some life of a worker was over by the end of that time, or may have been lost during it.
+    pub(super) fn has_lost_a_life(&self, worker: &str, from: u64, to: u64) -> bool {
         let lives = self.by_worker.get(worker);
-        lives.is_none_or(|lives| lives.iter().any(|life| self.is_troubled(*life, 0, by)))
+        lives.is_none_or(|lives| {
+            let mut lives = lives.iter();
+            lives.any(|life| self.is_troubled(*life, from, to))
+        })
     }
 
     /// Whether anything was done to a worker, or to its connections, in that time.
@@ -261,8 +264,8 @@ mod tests {
         assert!(!lives.is_steady("worker1", 2_100 * MS, 2_200 * MS));
         assert!(lives.is_steady("worker1", 6_100 * MS, 9_000 * MS));
         assert!(lives.is_steady("worker0", 0, 9_000 * MS));
-        assert!(!lives.was_ever_lost("worker1", 900 * MS));
-        assert!(lives.was_ever_lost("worker1", 9_000 * MS));
+        assert!(!lives.has_lost_a_life("worker1", 0, 900 * MS));
+        assert!(lives.has_lost_a_life("worker1", 8_000 * MS, 9_000 * MS));
         assert_eq!(lives.worker(3), "worker1");
     }
 

@@ -66,8 +66,14 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
                 continue;
             };
             let mut freed = story.freed.iter().filter(|freed| freed.1 == life);
-            // When its process ends everything goes: that does not count.
-            if !freed.any(|(at, _)| *at <= settled) && !lives.is_excused(life, made.0, settled) {
+            if made.0 > settled {
+                // Somebody has asked for it and has not waited for it.
+                continue;
+            }
+            // When its process ends everything goes: that does not count. Nor does what one has that was taken for dead just then.
+            let before = settled.saturating_sub(lives.recovery());
+            let is_excused = lives.is_excused(life, before, settled);
+            if !is_excused && !freed.any(|(at, _)| *at <= settled) {
                 add("CK-8", *made, "never freed".to_owned());
             }
         }
@@ -79,7 +85,8 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
 fn is_held_by_somebody_well(hold: &Hold, freed: (u64, Life), lives: &Lives) -> bool {
     let (at, owner) = freed;
     let is_held = hold.kept < at && hold.released.is_none_or(|released| at < released);
-    is_held && !lives.is_troubled(hold.life, 0, at) && !lives.is_troubled(owner, 0, at)
+    let is_well = |life| !lives.is_troubled(life, hold.kept, at);
+    is_held && is_well(hold.life) && is_well(owner)
 }
 
 fn collect(records: &[Record]) -> BTreeMap<u64, Story> {
