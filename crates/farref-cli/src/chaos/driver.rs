@@ -132,7 +132,9 @@ impl Driver {
         }
         let all = self.until(JOINING, |process| process.joined).await?;
         if !all {
-            bail!("the workers did not come together: see what they wrote, in the folder of their histories");
+            bail!(
+                "the workers did not come together: see what they wrote, in the folder of their histories"
+            );
         }
         Ok(())
     }

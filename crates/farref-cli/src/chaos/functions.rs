@@ -44,7 +44,6 @@ impl Probe {
         self.changes = before + 1;
         mixed(self.value, call)
     }
-
 }
 
 impl Probe {
@@ -80,7 +79,9 @@ pub(super) fn mixed(one: u64, other: u64) -> u64 {
 
 /// Bytes that are made from a number.
 pub(super) fn bytes(number: u64, count: usize) -> Vec<u8> {
-    let block: Vec<u8> = (0..32).flat_map(|n| mixed(number, n).to_le_bytes()).collect();
+    let block: Vec<u8> = (0..32)
+        .flat_map(|n| mixed(number, n).to_le_bytes())
+        .collect();
     let mut bytes = block.repeat(count / block.len() + 1);
     bytes.truncate(count);
     bytes

@@ -157,8 +157,8 @@ impl Group {
         let settings = self.settings(&name, life, door.as_ref());
         let mut command = self.command(&settings, python)?;
         let errors = self.setup.folder.join(format!("life-{life}.stderr"));
-        let errors = File::create(&errors)
-            .with_context(|| format!("cannot write {}", errors.display()))?;
+        let errors =
+            File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
         history::note(Event::Started {
             life,
             worker: name.clone(),
@@ -217,7 +217,10 @@ impl Group {
                 let others = std::env::split_paths(&others);
                 let folders = std::iter::once(self.setup.folder.clone()).chain(others);
                 let folders = std::env::join_paths(folders);
-                command.env("PYTHONPATH", folders.context("the folder of histories has a `:`")?);
+                command.env(
+                    "PYTHONPATH",
+                    folders.context("the folder of histories has a `:`")?,
+                );
                 command
             }
             false => {

@@ -292,7 +292,10 @@ mod tests {
             path(&folder, 1),
             line(1, 1, Event::Quiet)? + &line(4, 1, Event::Leaving)?,
         )?;
-        std::fs::write(path(&folder, DRIVER), line(2, 0, Event::FaultOver { number: 1 })?)?;
+        std::fs::write(
+            path(&folder, DRIVER),
+            line(2, 0, Event::FaultOver { number: 1 })?,
+        )?;
         std::fs::write(folder.join("settings.json"), "no history")?;
         let read = read_all(&folder);
         std::fs::remove_dir_all(&folder)?;

@@ -70,11 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
     let text = serde_json::to_string_pretty(&report)? + "\n";
     let is_printed = arguments.json.is_some() && json.is_none();
-    let said = if is_printed {
-        &text
-    } else {
-        &report.summary()
-    };
+    let said = if is_printed { &text } else { &report.summary() };
     let shown = std::io::stdout().write_all(said.as_bytes());
     let shown = shown.context("cannot print the results");
     let as_json = write(json, &text);

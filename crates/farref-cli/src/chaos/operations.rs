@@ -52,27 +52,44 @@ pub(super) enum Operation {
 
 /// How often each is chosen, among all.
 const WEIGHTS: [(Draw, u32); 18] = [
-    (|random| Operation::Sum {
-        on_thread: random.bool(),
-    }, 12),
+    (
+        |random| Operation::Sum {
+            on_thread: random.bool(),
+        },
+        12,
+    ),
     (|_| Operation::Relay, 8),
-    (|random| Operation::Echo { bytes: size(random) }, 7),
+    (
+        |random| Operation::Echo {
+            bytes: size(random),
+        },
+        7,
+    ),
     (|_| Operation::Make, 12),
-    (|random| Operation::Use {
-        alone: random.bool(),
-    }, 12),
+    (
+        |random| Operation::Use {
+            alone: random.bool(),
+        },
+        12,
+    ),
     (|_| Operation::Give, 6),
     (|_| Operation::GiveNested, 5),
     (|_| Operation::HandOn, 6),
     (|_| Operation::Borrow, 6),
     (|_| Operation::SendBack, 5),
-    (|random| Operation::Abandon {
-        after: Duration::from_micros(random.u64(..20_000)),
-    }, 5),
+    (
+        |random| Operation::Abandon {
+            after: Duration::from_micros(random.u64(..20_000)),
+        },
+        5,
+    ),
     (|_| Operation::Forget, 3),
-    (|random| Operation::Fetch {
-        numbers: random.u32(1..20_000),
-    }, 4),
+    (
+        |random| Operation::Fetch {
+            numbers: random.u32(1..20_000),
+        },
+        4,
+    ),
     (|_| Operation::Train, 4),
     (|_| Operation::Late, 2),
     (|_| Operation::Refuse, 2),

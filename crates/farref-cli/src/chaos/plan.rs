@@ -71,9 +71,10 @@ impl What {
     pub(super) fn is_of_links(self) -> bool {
         match self {
             Self::Kill | Self::Leave | Self::Stop => false,
-            Self::Cut { .. } | Self::Delay { .. } | Self::Throttle { .. } | Self::HalfOpen { .. } => {
-                true
-            }
+            Self::Cut { .. }
+            | Self::Delay { .. }
+            | Self::Throttle { .. }
+            | Self::HalfOpen { .. } => true,
         }
     }
 }
@@ -101,8 +102,13 @@ impl fmt::Display for Fault {
             What::Kill => write!(f, "killed, back after {lasts} ms"),
             What::Leave => write!(f, "leaves, back after {lasts} ms"),
             What::Stop => write!(f, "stopped for {lasts} ms"),
-            What::Cut { after } => write!(f, "connections cut after {after} bytes each, for {lasts} ms"),
-            What::Delay { by } => write!(f, "{} ms more on the way, for {lasts} ms", by.as_millis()),
+            What::Cut { after } => write!(
+                f,
+                "connections cut after {after} bytes each, for {lasts} ms"
+            ),
+            What::Delay { by } => {
+                write!(f, "{} ms more on the way, for {lasts} ms", by.as_millis())
+            }
             What::Throttle { bytes_per_second } => {
                 write!(f, "{bytes_per_second} bytes/s, for {lasts} ms")
             }
@@ -273,7 +279,10 @@ mod tests {
             "half-open",
         ];
         for name in names {
-            assert!(faults.iter().any(|fault| fault.what.name() == name), "{name}");
+            assert!(
+                faults.iter().any(|fault| fault.what.name() == name),
+                "{name}"
+            );
         }
         let in_all = faults.len() + left_out as usize;
         assert!((480..720).contains(&in_all), "{in_all}");

@@ -167,7 +167,9 @@ impl Lane {
         let call = pool::next_number();
         let (a, b) = (choice.number, choice.to as u64);
         let made = match on_thread {
-            true => sum_on_thread::on(to, call, a, b).timeout(self.limit).result(),
+            true => sum_on_thread::on(to, call, a, b)
+                .timeout(self.limit)
+                .result(),
             false => sum::on(to, call, a, b).timeout(self.limit).result(),
         };
         let planned = self.planned(call, "sum", to, Expected::Value(a + b));
@@ -179,7 +181,9 @@ impl Lane {
         let (a, b) = (choice.number, choice.third as u64);
         let planned = self.planned(call, "relay", to, Expected::Value(a + b));
         let planned = planned.through(&third);
-        let made = relay::on(to, call, third, a, b).timeout(self.limit).result();
+        let made = relay::on(to, call, third, a, b)
+            .timeout(self.limit)
+            .result();
         self.call(planned, made, |sum| *sum).await;
     }
 
@@ -201,12 +205,7 @@ impl Lane {
             return;
         };
         let call = pool::next_number();
-        let planned = self.planned(
-            call,
-            "use",
-            &owner,
-            Expected::Value(mixed(far.value, call)),
-        );
+        let planned = self.planned(call, "use", &owner, Expected::Value(mixed(far.value, call)));
         let made = match alone {
             true => Probe::change_on(&far.probe, call),
             false => Probe::mark_on(&far.probe, call),
@@ -271,7 +270,9 @@ impl Lane {
         let call = pool::next_number();
         let expects = Expected::Value(mixed(far.value, call));
         let planned = self.planned(call, "hand_on", to, expects).through(&third);
-        let made = hand_on::on(to, call, third, far).timeout(self.limit).result();
+        let made = hand_on::on(to, call, third, far)
+            .timeout(self.limit)
+            .result();
         // Half of the time the one who hands it on is the only one who has it meanwhile.
         if choice.number.is_multiple_of(2) {
             pool::let_go(choice.reference);
@@ -282,7 +283,9 @@ impl Lane {
     async fn borrow(&self, to: &Peer, choice: &Choice) {
         let call = pool::next_number();
         let planned = self.planned(call, "borrow", to, Expected::Anything);
-        let made = lend::on(to, call, choice.reference).timeout(self.limit).result();
+        let made = lend::on(to, call, choice.reference)
+            .timeout(self.limit)
+            .result();
         if let Some(far) = self.call(planned, made, |far| far.value).await {
             pool::keep(far);
         }
@@ -379,13 +382,16 @@ impl Lane {
         let made = linger::on(to, call, TOO_LONG_MS, Vec::new())
             .timeout(TOO_SHORT)
             .result();
-        self.call(planned.limit(TOO_SHORT), made, |count| *count).await;
+        self.call(planned.limit(TOO_SHORT), made, |count| *count)
+            .await;
     }
 
     async fn refuse(&self, to: &Peer, choice: &Choice) {
         let call = pool::next_number();
         let planned = self.planned(call, "refuse", to, Expected::Refusal(choice.number));
-        let made = refuse::on(to, call, choice.number).timeout(self.limit).result();
+        let made = refuse::on(to, call, choice.number)
+            .timeout(self.limit)
+            .result();
         self.call(planned, made, |number| *number).await;
     }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::lives::Lives;
 use super::Violation;
+use super::lives::Lives;
 use crate::chaos::history::{Event, Expected, HOP, Life, Outcome, Record};
 use crate::chaos::trouble::{Kind, Trouble};
 
@@ -47,10 +47,7 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
                 rule,
                 at,
                 life: begun.life,
-                text: format!(
-                    "call {call} ({} on {}): {text}",
-                    begun.function, begun.to
-                ),
+                text: format!("call {call} ({} on {}): {text}", begun.function, begun.to),
             });
         }
     }
@@ -129,7 +126,10 @@ impl Checker<'_> {
         if let [first, second, ..] = story.ran[..] {
             let [one, other] = [first.1, second.1].map(|life| self.lives.worker(life));
             let times = story.ran.len();
-            add(second, format!("ran {times} times, on {one} and then on {other}"));
+            add(
+                second,
+                format!("ran {times} times, on {one} and then on {other}"),
+            );
         }
         // A call that is made in turn is begun by the one that it is made for.
         let origin = all.get(&(call & !HOP));
@@ -180,7 +180,10 @@ impl Checker<'_> {
             return Some(("CK-2", text));
         }
         let Some((_, life)) = story.ran.first() else {
-            return Some(("CK-2", "was answered, and its function never ran".to_owned()));
+            return Some((
+                "CK-2",
+                "was answered, and its function never ran".to_owned(),
+            ));
         };
         let worker = self.lives.worker(*life);
         (worker != begun.to).then(|| ("CK-2", format!("was carried out by {worker}")))
@@ -214,7 +217,10 @@ impl Checker<'_> {
         };
         (!is_allowed).then(|| {
             let kind = trouble.kind.name();
-            let text = format!("ended with `{kind}`, which nothing allows: {}", trouble.text);
+            let text = format!(
+                "ended with `{kind}`, which nothing allows: {}",
+                trouble.text
+            );
             ("CK-3", text)
         })
     }
@@ -399,7 +405,11 @@ mod tests {
 
     #[test]
     fn ck_3_some_errors_are_allowed_for_nothing() {
-        let mut run = call(true, Expected::Value(3), failed(Kind::Unexpected, "worker1"));
+        let mut run = call(
+            true,
+            Expected::Value(3),
+            failed(Kind::Unexpected, "worker1"),
+        );
         run.killed(150, 1, 2, "worker1");
         assert_eq!(run.broken(), ["CK-3"]);
     }

@@ -184,8 +184,7 @@ impl Lives {
     pub(super) fn is_excused(&self, life: Life, from: u64, to: u64) -> bool {
         let meets = |span: &Span| span.meets(from, to);
         let story = self.stories.get(&life);
-        self.stalls.iter().any(meets)
-            || story.is_none_or(|story| story.excuses.iter().any(meets))
+        self.stalls.iter().any(meets) || story.is_none_or(|story| story.excuses.iter().any(meets))
     }
 
     /// Whether it was not well at some moment of that time: over, or excused.

@@ -104,7 +104,14 @@ mod testing {
             self.0.push(Record { at, life, event });
         }
 
-        pub(super) fn fault(&mut self, ms: u64, number: u32, life: Life, worker: &str, loses: bool) {
+        pub(super) fn fault(
+            &mut self,
+            ms: u64,
+            number: u32,
+            life: Life,
+            worker: &str,
+            loses: bool,
+        ) {
             self.note(
                 ms,
                 DRIVER,

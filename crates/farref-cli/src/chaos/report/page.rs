@@ -173,11 +173,7 @@ violations.</p>
         for violation in &self.violations {
             let at = seconds(violation.at, self.began);
             let text = escaped(&violation.text);
-            let _ = write!(
-                table,
-                "\n<tr><td>{at:.3}<td>{}<td>{text}",
-                violation.rule
-            );
+            let _ = write!(table, "\n<tr><td>{at:.3}<td>{}<td>{text}", violation.rule);
         }
         table + "\n</table>"
     }
@@ -302,7 +298,10 @@ mod tests {
     fn workers_are_in_the_order_of_their_numbers() {
         let report = report(Vec::new());
         let rows = report.rows();
-        assert_eq!((rows["worker0"], rows["worker2"], rows["worker10"]), (0, 1, 2));
+        assert_eq!(
+            (rows["worker0"], rows["worker2"], rows["worker10"]),
+            (0, 1, 2)
+        );
     }
 
     #[test]
@@ -315,7 +314,10 @@ mod tests {
         };
         let summary = report(vec![violation(1), violation(2)]).summary();
         assert_eq!(summary.matches("never freed").count(), 2);
-        assert!(summary.ends_with("chaos: FAILED (seed 4711)\n"), "{summary}");
+        assert!(
+            summary.ends_with("chaos: FAILED (seed 4711)\n"),
+            "{summary}"
+        );
         let summary = report(Vec::new()).summary();
         assert!(summary.contains("chaos: success"), "{summary}");
     }

@@ -26,11 +26,17 @@ impl Report {
             format!("{}{python}{tls}; {lives} processes", self.workers),
         );
         let took = format!("{:.1} s", self.took_seconds);
-        line("time", format!("{} s under load, {took} in all", self.seconds));
+        line(
+            "time",
+            format!("{} s under load, {took} in all", self.seconds),
+        );
         line("faults", listed(&self.faults));
         let left_out = self.faults_left_out + self.faults_skipped;
         if left_out > 0 {
-            line("faults left out", format!("{left_out}, for want of a worker"));
+            line(
+                "faults left out",
+                format!("{left_out}, for want of a worker"),
+            );
         }
         line("connections cut", self.connections_cut.to_string());
         let calls = &self.calls;
@@ -58,7 +64,11 @@ impl Report {
         line("violations", self.violations.len().to_string());
         for violation in self.violations.iter().take(TOLD) {
             let at = super::seconds(violation.at, self.began);
-            let _ = writeln!(text, "  {} at {at:.3} s: {}", violation.rule, violation.text);
+            let _ = writeln!(
+                text,
+                "  {} at {at:.3} s: {}",
+                violation.rule, violation.text
+            );
         }
         if self.violations.len() > TOLD {
             let _ = writeln!(text, "  and {} more", self.violations.len() - TOLD);
