@@ -35,7 +35,6 @@ const ENOUGH: u32 = 8;
 /// What has become of a run, besides what is in the histories.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcome {
-    pub(super) faults: u32,
     /// Faults whose worker was not there when they were to come.
     pub(super) skipped: u32,
     /// Connections that were cut.
@@ -117,7 +116,6 @@ pub(super) async fn run(
     driver.load(plan, length, progress).await?;
     driver.come_to_rest(progress).await?;
     Ok(Outcome {
-        faults: driver.faults.count(),
         skipped: driver.faults.skipped,
         cuts: driver.cuts,
     })
