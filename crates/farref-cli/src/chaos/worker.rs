@@ -74,6 +74,12 @@ pub(super) async fn be_a_worker(settings: Settings) -> anyhow::Result<ExitCode> 
     // Nothing to do for somebody who is gone.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // Beside the history: what the runtime says of connections and members, for whoever asks why.
+    tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     history::open(&settings.folder, settings.life)?;
     pool::be(settings.life);
     let orders = listen().context("cannot listen to the driver")?;

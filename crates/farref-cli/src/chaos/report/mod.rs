@@ -81,6 +81,8 @@ struct LifeEntry {
     ended: Option<f64>,
     /// `killed`, or its exit code.
     how: Option<String>,
+    /// The most memory that it had, in KiB, by what it noted itself.
+    peak_memory_kib: u64,
 }
 
 /// A fault, and which errors came while it lasted and for as long after it as it may have been why.
@@ -190,12 +192,18 @@ fn lives(records: &[Record], began: u64) -> Vec<LifeEntry> {
                     joined: None,
                     ended: None,
                     how: None,
+                    peak_memory_kib: 0,
                 };
                 lives.insert(*life, entry);
             }
             Event::Joined { .. } => {
                 if let Some(entry) = lives.get_mut(&record.life) {
                     entry.joined = Some(at);
+                }
+            }
+            Event::Sampled(sample) => {
+                if let Some(entry) = lives.get_mut(&record.life) {
+                    entry.peak_memory_kib = entry.peak_memory_kib.max(sample.memory);
                 }
             }
             Event::Gone { life, killed, code } => {
@@ -248,7 +256,7 @@ fn timeline(records: &[Record], began: u64, effects: &Effects) -> Vec<FaultEntry
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{DRIVER, Expected};
+    use super::super::history::{DRIVER, Expected, Sample};
     use super::super::trouble::{Kind, Trouble};
     use super::*;
 
@@ -297,9 +305,18 @@ mod tests {
             killed: true,
             code: None,
         };
+        let sampled = |memory| {
+            Event::Sampled(Sample {
+                memory,
+                ..Sample::default()
+            })
+        };
         vec![
             record(0, DRIVER, started(1, "worker0")),
             record(0, DRIVER, started(2, "worker1")),
+            record(10, 2, sampled(50)),
+            record(20, 2, sampled(70)),
+            record(30, 2, sampled(60)),
             record(100, 1, begun(5)),
             record(110, DRIVER, fault),
             record(120, DRIVER, gone),
@@ -334,5 +351,6 @@ mod tests {
         assert_eq!(lives.len(), 2);
         assert_eq!(lives[1].how.as_deref(), Some("killed"));
         assert_eq!(lives[1].ended, Some(0.12));
+        assert_eq!(lives[1].peak_memory_kib, 70);
     }
 }

@@ -242,6 +242,7 @@ mod tests {
             joined: Some(0.1),
             ended: None,
             how: None,
+            peak_memory_kib: 0,
         };
         Report {
             seed: 4711,

@@ -57,6 +57,9 @@ impl Report {
                 values.made, values.used, values.freed, values.kept
             ),
         );
+        let peak = self.lives.iter().map(|life| life.peak_memory_kib).max();
+        let peak = peak.unwrap_or(0) / 1024;
+        line("memory", format!("{peak} MiB at most, of one process"));
         if self.stalls > 0 {
             let text = "times the machine stood still: less could be checked then";
             line("stalls", format!("{} {text}", self.stalls));
