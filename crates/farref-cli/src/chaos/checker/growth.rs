@@ -11,8 +11,10 @@ use crate::chaos::history::{Event, Life, Record, Sample};
 /// A life with fewer samples says nothing.
 const LEAST: usize = 80;
 
-/// What is counted, and how much of it there may be in the end: so many halves of what there was, and so much besides.
-const COUNTED: [(&str, fn(&Sample) -> u64, u64, u64); 4] = [
+/// What is counted, how, and how much of it there may be in the end: so many halves of what there was, and so much besides.
+type Counted = (&'static str, fn(&Sample) -> u64, u64, u64);
+
+const COUNTED: [Counted; 4] = [
     ("KiB of memory", |sample| sample.memory, 3, 96 << 10),
     ("references", |sample| sample.references, 4, 400),
     ("open calls", |sample| sample.open_calls, 4, 200),
