@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
-use farref_proto::SessionEvent;
+use farref_proto::{SessionEvent, Time};
 use tracing::{debug, error, warn};
 
 use super::connection::Connection;
@@ -90,7 +90,9 @@ impl Link {
         let connection = state.take_connection();
         state.epoch += 1;
         state.failures = state.failures.saturating_add(1);
-        state.session.connection_lost(self.endpoint.now());
+        // How long the silence was is for the timer to judge, which knows of a sleep of this process (TI-2): peers that have closed their
+        // connections during it are not to blame. So no time has passed here.
+        state.session.connection_lost(Time::ZERO);
         if redial {
             self.ensure_dialing(state);
         }
