@@ -9,6 +9,7 @@ import json
 import os
 import queue
 import random
+import re
 import sys
 import threading
 import time
@@ -155,7 +156,10 @@ class Lane(threading.Thread):
         except Exception as error:  # whatever it is, it is noted, and the checker judges it
             kinds = (kind for kinds, kind in KINDS if isinstance(error, kinds))
             text = f"{type(error).__name__}: {error}"
-            outcome = {"failed": {"kind": next(kinds, "unexpected"), "worker": to, "text": text}}
+            # Whom it names, which is not always the one that was called: the owner of a value that was to be handed on.
+            named = re.search("worker `([^`]+)`", text)
+            worker = named.group(1) if named else to
+            outcome = {"failed": {"kind": next(kinds, "unexpected"), "worker": worker, "text": text}}
         history.note({"ended": {"call": call, "outcome": outcome}})
 
     def sum(self):
