@@ -36,7 +36,7 @@ pub(crate) struct NativeConfig {
 
     /// How many bytes of large receive buffers (above 1 MiB) are kept for a few seconds after the
     /// program has dropped what was in them, because fresh memory costs more than the copy into it.
-    /// 512 MiB by default; zero keeps none.
+    /// 128 MiB by default; zero keeps none.
     pub recycle_bytes: usize,
 
     /// Whether peers on the same host that are the same user's may read large parts straight out of this process' memory,
@@ -83,7 +83,7 @@ impl Default for NativeConfig {
             max_message_bytes: 4 << 30,
             max_head_bytes: 16 << 20,
             max_parts: 65_536,
-            recycle_bytes: 512 << 20,
+            recycle_bytes: 128 << 20,
             shared_memory: true,
             busy_poll: Duration::from_micros(50),
             read_patience: Duration::from_secs(10),
