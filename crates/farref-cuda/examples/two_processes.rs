@@ -238,7 +238,7 @@ mod linux {
 
     /// The same message with four times the length, as no correct peer sends it.
     fn longer(message: &ExportMessage) -> Result<ExportMessage> {
-        type Fields = (u64, u64, ([u8; 32], [u8; 32]));
+        type Fields = (u64, u64, ([u8; 32], [u8; 32]), (u32, u64));
         let mut fields: Fields = postcard::from_bytes(&postcard::to_allocvec(message)?)?;
         fields.1 *= 4;
         Ok(postcard::from_bytes(&postcard::to_allocvec(&fields)?)?)
