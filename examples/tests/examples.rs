@@ -26,6 +26,10 @@ fn main() -> Result<ExitCode> {
         }
     }
     sources.sort();
+    if !cfg!(feature = "cuda") {
+        sources.retain(|path| !path.ends_with("shared_model.rs"));
+        eprintln!("LEFT OUT: shared_model needs a GPU, and the feature `cuda`");
+    }
     let failed = |error| Failed::from(format!("{error:?}"));
     let trials = sources.into_iter().map(|source| {
         let name = source.file_stem().unwrap_or_default().to_string_lossy();
