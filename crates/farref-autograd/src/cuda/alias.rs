@@ -128,14 +128,11 @@ pub(super) fn import(
     };
     let mut aliases = lock();
     aliases.by_place.entry(place).or_default().push(alias);
-    let dropped = match is_leaf {
-        true => None,
-        false => aliases.at_hand.came(origin, message, &tensor),
-    };
+    if !is_leaf {
+        aliases.at_hand.came(origin, message, &tensor);
+    }
     SHARED.fetch_add(1, Ordering::Relaxed);
     watch(&mut aliases);
-    drop(aliases);
-    drop(dropped);
     Ok(tensor)
 }
 

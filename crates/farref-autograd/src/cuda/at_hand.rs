@@ -2,21 +2,23 @@
 //!
 //! To import memory takes a microsecond per MiB: the driver maps it. A tensor that is sent often, the weights of a model
 //! say, is mapped once: when it comes for the second time, it is kept for a while after it came last. What comes once, as most results
-//! do, is not.
+//! do, is not. Nor is what comes when as many are kept as may be: those that come again and again in turn would each have to go just before
+//! they come.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use candle_core::{DType, Tensor};
 use farref::context::NodeId;
 use farref_cuda::ExportMessage;
 
-/// So long after it came last.
-const KEPT_FOR: Duration = Duration::from_secs(1);
+/// So long after it came last. A group that ends waits for what is held, a second unless something else is said: it is not to find this.
+const KEPT_FOR: Duration = Duration::from_millis(400);
 /// How many at a time.
-const MOST: usize = 32;
+const MOST: usize = 1024;
 /// How many are known by their names.
-const REMEMBERED: usize = 256;
+const REMEMBERED: usize = 4096;
 
 /// Where memory of another process comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,14 +34,15 @@ pub(super) struct Origin {
 /// Memory at hand, as rows of its elements.
 #[derive(Default)]
 pub(super) struct AtHand {
-    rows: Vec<Row>,
-    /// Tensors that came lately, the latest last.
-    came: VecDeque<(NodeId, u64)>,
+    /// By whose they are, and what that one says of them.
+    rows: HashMap<(NodeId, ExportMessage), Row>,
+    /// Tensors that came lately ..
+    came: HashSet<(NodeId, u64)>,
+    /// .. the latest last.
+    order: VecDeque<(NodeId, u64)>,
 }
 
 struct Row {
-    owner: NodeId,
-    message: ExportMessage,
     tensor: Tensor,
     until: Instant,
 }
@@ -53,8 +56,7 @@ impl AtHand {
         dtype: DType,
         elements: usize,
     ) -> Option<Tensor> {
-        let mut rows = self.rows.iter_mut();
-        let row = rows.find(|row| row.owner == owner && row.message == *message)?;
+        let row = self.rows.get_mut(&(owner, *message))?;
         if row.tensor.dtype() != dtype || row.tensor.elem_count() != elements {
             return None;
         }
@@ -62,41 +64,35 @@ impl AtHand {
         Some(row.tensor.clone())
     }
 
-    /// A tensor has come, and is over this memory. Returns what has to make room, to be dropped where nothing is locked.
-    pub(super) fn came(
-        &mut self,
-        origin: Origin,
-        message: ExportMessage,
-        row: &Tensor,
-    ) -> Option<Tensor> {
+    /// A tensor has come, and is over this memory.
+    pub(super) fn came(&mut self, origin: Origin, message: ExportMessage, row: &Tensor) {
         let name = (origin.owner, origin.tensor);
-        let is_known = self.came.contains(&name);
-        if !is_known {
-            if self.came.len() == REMEMBERED {
-                self.came.pop_front();
+        if self.came.insert(name) {
+            self.order.push_back(name);
+            if self.order.len() > REMEMBERED
+                && let Some(earliest) = self.order.pop_front()
+            {
+                self.came.remove(&earliest);
             }
-            self.came.push_back(name);
-            return None;
+            return;
         }
         let is_full = self.rows.len() >= MOST;
-        let rows = self.rows.iter().enumerate().filter(|_| is_full);
-        let oldest = rows.min_by_key(|(_, row)| row.until);
-        let oldest = oldest.map(|(index, _)| index);
-        let oldest = oldest.map(|index| self.rows.swap_remove(index).tensor);
-        self.rows.push(Row {
-            owner: origin.owner,
-            message,
-            tensor: row.clone(),
-            until: Instant::now() + KEPT_FOR,
-        });
-        oldest
+        // What is there under this name stays: it is not dropped here, where the thread may have no device.
+        if let Entry::Vacant(place) = self.rows.entry((origin.owner, message))
+            && !is_full
+        {
+            place.insert(Row {
+                tensor: row.clone(),
+                until: Instant::now() + KEPT_FOR,
+            });
+        }
     }
 
     /// Takes out what did not come for a while.
     pub(super) fn outdated(&mut self) -> Vec<Tensor> {
         let now = Instant::now();
-        let outdated = self.rows.extract_if(.., |row| row.until <= now);
-        outdated.map(|row| row.tensor).collect()
+        let outdated = self.rows.extract_if(|_, row| row.until <= now);
+        outdated.map(|(_, row)| row.tensor).collect()
     }
 }
 
@@ -109,25 +105,25 @@ mod tests {
     const OWNER: NodeId = NodeId::new(1, 1);
 
     /// What a peer says of the memory with this number.
-    fn message(number: u8) -> ExportMessage {
+    fn message(number: u16) -> ExportMessage {
         let mut bytes = [0; 68];
         bytes[1] = 4;
-        bytes[2] = number;
+        bytes[2..4].copy_from_slice(&number.to_le_bytes());
         postcard::from_bytes(&bytes).unwrap()
     }
 
-    fn comes(at_hand: &mut AtHand, number: u8) -> Option<Tensor> {
-        let tensor = Tensor::full(number, 4, &Device::Cpu).unwrap();
+    fn comes(at_hand: &mut AtHand, number: u16) {
+        let tensor = Tensor::full(u32::from(number), 4, &Device::Cpu).unwrap();
         let origin = Origin {
             owner: OWNER,
             number: 0,
             tensor: u64::from(number),
         };
-        at_hand.came(origin, message(number), &tensor)
+        at_hand.came(origin, message(number), &tensor);
     }
 
-    fn is_there(at_hand: &mut AtHand, number: u8) -> bool {
-        let found = at_hand.find(OWNER, &message(number), DType::U8, 4);
+    fn is_there(at_hand: &mut AtHand, number: u16) -> bool {
+        let found = at_hand.find(OWNER, &message(number), DType::U32, 4);
         found.is_some()
     }
 
@@ -141,20 +137,44 @@ mod tests {
     }
 
     #[test]
-    fn what_came_longest_ago_makes_room() {
+    fn of_more_than_there_is_room_for_as_many_are_kept_as_there_is() {
         let mut at_hand = AtHand::default();
-        for number in 0..MOST as u8 {
+        let all = 0..MOST as u16 + 100;
+        for _ in 0..3 {
+            for number in all.clone() {
+                if !is_there(&mut at_hand, number) {
+                    comes(&mut at_hand, number);
+                }
+            }
+        }
+        let kept = all.filter(|&number| is_there(&mut at_hand, number));
+        assert_eq!(kept.count(), MOST);
+    }
+
+    #[test]
+    fn no_more_names_are_remembered_than_a_limit() {
+        let mut at_hand = AtHand::default();
+        for number in 0..=REMEMBERED as u16 {
             comes(&mut at_hand, number);
-            assert!(comes(&mut at_hand, number).is_none());
         }
-        // The first one comes again: now the second one came longest ago.
-        assert!(is_there(&mut at_hand, 0));
-        comes(&mut at_hand, MOST as u8);
-        let gone = comes(&mut at_hand, MOST as u8).expect("one has to go");
-        assert_eq!(gone.to_vec1::<u8>().unwrap(), [1; 4]);
-        assert!(!is_there(&mut at_hand, 1));
-        for number in (0..=MOST as u8).filter(|&number| number != 1) {
-            assert!(is_there(&mut at_hand, number), "{number}");
+        assert_eq!(
+            (at_hand.came.len(), at_hand.order.len()),
+            (REMEMBERED, REMEMBERED)
+        );
+        // The first one was forgotten: it comes for the first time again.
+        comes(&mut at_hand, 0);
+        assert!(!is_there(&mut at_hand, 0));
+    }
+
+    #[test]
+    fn what_did_not_come_for_a_while_is_taken_out() {
+        let mut at_hand = AtHand::default();
+        for number in [1, 1, 2, 2] {
+            comes(&mut at_hand, number);
         }
+        let row = at_hand.rows.get_mut(&(OWNER, message(1))).unwrap();
+        row.until -= KEPT_FOR;
+        assert_eq!(at_hand.outdated().len(), 1);
+        assert!(!is_there(&mut at_hand, 1) && is_there(&mut at_hand, 2));
     }
 }

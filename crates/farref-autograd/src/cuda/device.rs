@@ -173,6 +173,11 @@ pub(super) fn all_open() -> Vec<Arc<OpenDevice>> {
     lock().open.values().map(Arc::clone).collect()
 }
 
+/// The device with this number, if it is open.
+pub(super) fn find_open(ordinal: u32) -> Option<Arc<OpenDevice>> {
+    lock().open.get(&ordinal).map(Arc::clone)
+}
+
 /// The device with this number, which is opened if it is not.
 pub(super) fn open(ordinal: u32) -> std::result::Result<Arc<OpenDevice>, String> {
     let mut devices = lock();

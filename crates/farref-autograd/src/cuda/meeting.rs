@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::device;
 use super::device_map::DeviceMap;
-use super::peers::{MOST_DEVICES, Opened, Peers};
+use super::peers::{MOST_DEVICES, Opened, Peers, PoolId};
 use crate::error::{Error, Result};
 
 /// How tensors on CUDA devices go to a peer.
@@ -51,6 +51,7 @@ struct Introduction {
 pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
     let peers = worker.extension::<Peers>();
     let introduction = introduce(&peers, peer.name());
+    let told = introduction.tickets.len() as u64;
     let (life, answer) = introduced::on(peer, introduction).await?;
     // CT-4
     if worker.peer_of(life).name() != peer.name() {
@@ -61,60 +62,79 @@ pub async fn meet(worker: &Worker, peer: &Peer) -> Result<Path> {
     if is_shared {
         has_opened::on(peer, peers.opened()).await?;
     }
+    peers.meeting(life, |meeting| meeting.succeed(told));
     Ok(match is_shared {
         true => Path::Shared,
         false => Path::Copied,
     })
 }
 
-/// The same in the background, if it was not done yet.
+/// The same in the background, if it was not done yet, or a device was opened since.
 pub(super) fn meet_later(peers: &Arc<Peers>, worker: &Worker, peer: Peer, life: NodeId) {
     peers.know(worker, life);
-    if peers.begin(life) {
-        let me = worker.clone();
+    let pools = own_tickets().len() as u64;
+    if peers.meeting(life, |meeting| meeting.begin(pools)) == Some(true) {
+        let (me, peers) = (worker.clone(), Arc::clone(peers));
         // Whoever sends a tensor does not wait for this, and may have no runtime: the worker has one.
         worker.runtime().spawn(async move {
-            if let Err(error) = meet(&me, &peer).await {
-                tracing::debug!(peer = peer.name(), %error, "tensors on CUDA devices are copied to this peer");
+            let met = meet(&me, &peer).await;
+            if let Err(error) = &met {
+                tracing::debug!(peer = peer.name(), %error, "tensors on CUDA devices are copied to this peer for now");
             }
+            peers.meeting(life, |meeting| meeting.end(met.is_err()));
         });
     }
 }
 
-/// Has a peer meet the owner of memory that is to be handed on to it, in the background, if it was not asked to yet.
+/// Has a peer meet the owner of memory that is to be handed on to it, in the background, if it was not asked to yet for that pool.
 pub(super) fn acquaint_later(
     peers: &Arc<Peers>,
     worker: &Worker,
     peer: Peer,
     life: NodeId,
     owner: Peer,
-    owners_life: NodeId,
+    (owners_life, pool): PoolId,
 ) {
     peers.know(worker, life);
-    if !peers.begin_acquainting(life, owners_life) {
+    // Later pools of a process have higher numbers.
+    let told = pool.saturating_add(1);
+    let begins = peers.acquainting(life, owners_life, |meeting| meeting.begin(told));
+    if begins != Some(true) {
         return;
     }
     let peers = Arc::clone(peers);
     worker.runtime().spawn(async move {
         let opened = acquainted::on(&peer, owner).await;
         let noted = opened.map_err(Error::from);
-        if let Err(error) = noted.and_then(|opened| peers.note_opened(life, &opened)) {
-            tracing::debug!(peer = peer.name(), %error, "tensors of a third worker are copied to this peer");
+        let noted = noted.and_then(|opened| peers.note_opened(life, &opened));
+        if let Err(error) = &noted {
+            tracing::debug!(peer = peer.name(), %error, "tensors of a third worker are copied to this peer for now");
         }
+        peers.acquainting(life, owners_life, |meeting| {
+            if noted.is_ok() {
+                meeting.succeed(told);
+            }
+            meeting.end(noted.is_err());
+        });
     });
 }
 
 /// What this worker says of itself.
 fn introduce(peers: &Peers, to: &str) -> Introduction {
+    Introduction {
+        tickets: own_tickets(),
+        map: peers.map(to).unwrap_or_default().pairs(),
+        opened: peers.opened(),
+    }
+}
+
+/// For the devices that are open here.
+fn own_tickets() -> Vec<Ticket> {
     let devices = device::all_open();
     let pools = devices
         .iter()
         .filter_map(|device| device.pool.as_ref().ok());
-    Introduction {
-        tickets: pools.map(|pool| pool.ticket()).collect(),
-        map: peers.map(to).unwrap_or_default().pairs(),
-        opened: peers.opened(),
-    }
+    pools.map(|pool| pool.ticket()).collect()
 }
 
 /// Opens what can be opened of what a peer has said. Says whether one of them has opened something of the other.
@@ -178,7 +198,10 @@ async fn introduced(caller: Introduction) -> Result<(NodeId, Introduction)> {
     }
     take(&worker, life, caller).await?;
     let peers = worker.extension::<Peers>();
-    Ok((worker.node(), introduce(&peers, from.name())))
+    let answer = introduce(&peers, from.name());
+    let told = answer.tickets.len() as u64;
+    peers.meeting(life, |meeting| meeting.succeed(told));
+    Ok((worker.node(), answer))
 }
 
 /// Meets a third worker. Says which pools are open here then.

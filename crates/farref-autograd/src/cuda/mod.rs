@@ -34,7 +34,7 @@
 //! stream goes on; and the reference is dropped when the receiver's stream has done what it was given before the tensor was
 //! dropped.
 //!
-//! The memory is the same on both sides: whoever changes it in place changes it for all. A tensor that comes for the second time is kept at hand for a second after it came last, so that
+//! The memory is the same on both sides: whoever changes it in place changes it for all. A tensor that comes for the second time is kept at hand for a moment after it came last, so that
 //! it need not be mapped again: so long its owner keeps its memory, too.
 //!
 //! # Invariants
@@ -52,6 +52,7 @@
 
 mod alias;
 mod at_hand;
+mod attempt;
 mod device;
 mod device_map;
 mod kept;

@@ -9,6 +9,7 @@ use farref::{Transfer, Worker};
 use farref_cuda::ImportedPool;
 use serde::{Deserialize, Serialize};
 
+use super::attempt::Attempt;
 use super::device_map::{DeviceMap, Target};
 use super::kept::Table;
 use super::watching::Watcher;
@@ -55,13 +56,13 @@ pub(super) struct Opened {
 /// How a worker stands to one life of another.
 #[derive(Default)]
 struct Standing {
-    /// Whether they are meeting, or have met.
-    has_begun: bool,
+    /// How far they are with meeting.
+    meeting: Attempt,
     /// The pools that it has opened, of this worker and of others, as it said last.
     opened: HashSet<PoolId>,
     said: u64,
     /// Those whom it was asked to meet.
-    acquainted: HashSet<NodeId>,
+    acquainted: HashMap<NodeId, Attempt>,
     /// Where it sends tensors of its devices.
     map: DeviceMap,
     /// Whether it is on this host.
@@ -178,7 +179,6 @@ impl Peers {
         let Some(standing) = state.lives.get_mut(&life) else {
             return;
         };
-        standing.has_begun = true;
         standing.map = map;
         standing.is_near = is_near;
         let mut room = MOST_DEVICES;
@@ -195,18 +195,27 @@ impl Peers {
         state.changes += 1;
     }
 
-    /// Whether the two are to meet now: not if they have, or are about to.
-    pub(super) fn begin(&self, life: NodeId) -> bool {
+    /// Looks at how far this worker is with meeting a peer, if that is known.
+    pub(super) fn meeting<T>(
+        &self,
+        life: NodeId,
+        look: impl FnOnce(&mut Attempt) -> T,
+    ) -> Option<T> {
         let mut state = self.state();
-        let standing = state.lives.get_mut(&life);
-        standing.is_some_and(|standing| !std::mem::replace(&mut standing.has_begun, true))
+        let standing = state.lives.get_mut(&life)?;
+        Some(look(&mut standing.meeting))
     }
 
-    /// Whether a peer is to be asked to meet a third one: once.
-    pub(super) fn begin_acquainting(&self, life: NodeId, with: NodeId) -> bool {
+    /// The same of a peer that is asked to meet a third one.
+    pub(super) fn acquainting<T>(
+        &self,
+        life: NodeId,
+        with: NodeId,
+        look: impl FnOnce(&mut Attempt) -> T,
+    ) -> Option<T> {
         let mut state = self.state();
-        let standing = state.lives.get_mut(&life);
-        standing.is_some_and(|standing| standing.acquainted.insert(with))
+        let standing = state.lives.get_mut(&life)?;
+        Some(look(standing.acquainted.entry(with).or_default()))
     }
 
     /// A pool, if it is open here.
@@ -255,7 +264,7 @@ impl State {
         self.lives.retain(|&life, _| !is_gone(life));
         for standing in self.lives.values_mut() {
             standing.opened.retain(|&(owner, _)| !is_gone(owner));
-            standing.acquainted.retain(|&owner| !is_gone(owner));
+            standing.acquainted.retain(|&owner, _| !is_gone(owner));
         }
         let pools = self.pools.extract_if(|&(owner, _), _| is_gone(owner));
         let pools: Vec<_> = pools.collect();
@@ -322,13 +331,18 @@ mod tests {
         peers
             .note_opened(other, &said(1, &[(gone, 7), (OWN, 8)]))
             .unwrap();
-        assert!(peers.begin(gone) && peers.begin_acquainting(other, gone));
+        let begin = |life| peers.meeting(life, |meeting| meeting.begin(1));
+        let acquaint = |life, with| peers.acquainting(life, with, |meeting| meeting.begin(1));
+        assert_eq!(
+            (begin(gone), acquaint(other, gone)),
+            (Some(true), Some(true))
+        );
         peers.forget(gone);
         assert!(!peers.has_opened(other, (gone, 7)) && peers.has_opened(other, (OWN, 8)));
         peers.note_opened(gone, &said(1, &[(OWN, 8)])).unwrap();
         peers.note_peer(gone, DeviceMap::new(), true, Vec::new());
         assert!(!peers.is_near(gone));
-        assert!(!peers.begin(gone) && !peers.begin_acquainting(gone, other));
+        assert_eq!((begin(gone), acquaint(gone, other)), (None, None));
         assert_eq!(peers.state().lives.len(), 1);
         assert!(peers.state().lives[&other].acquainted.is_empty());
     }

@@ -26,7 +26,8 @@ const COPIED_PLAINLY: usize = 64 << 10;
 /// Where a tensor on a CUDA device is to be, and the elements that go along.
 pub(crate) fn leaving(tensor: &CandleTensor) -> Result<(Option<Place>, Buffer), String> {
     let here = memory::ordinal(tensor).ok_or("a tensor of an unknown device")?;
-    let device = device::open(here).ok();
+    // One of a device that is not open is of another device of candle's.
+    let device = device::find_open(here);
     let device = device.filter(|device| memory::is_of(tensor, &device.candle));
     let device = device.as_deref();
     if let Some(pointer) = memory::with_allocation(tensor, |allocation, _| allocation.pointer) {
@@ -105,7 +106,11 @@ fn share(
             match pool.export(allocation.pointer, allocation.bytes as u64, device.stream()) {
                 Ok(exported) => (write(&exported.message())?, Some(exported)),
                 Err(CudaError::LimitReached { .. } | CudaError::NotOurs { .. }) => return Ok(None),
-                Err(error) => return Err(error.to_string()),
+                // CT-3. If it is the device that does not work any more, the copy will say so.
+                Err(error) => {
+                    tracing::debug!(%error, "a tensor cannot be shared, and is copied");
+                    return Ok(None);
+                }
             }
         }
     };
@@ -186,7 +191,8 @@ fn hand_on(
     }
     let (to, life) = (transfer.peer(), transfer.life());
     if !peers.has_opened(life, (memory.owner, message.pool())) {
-        meeting::acquaint_later(peers, worker, to, life, owner, memory.owner);
+        let pool = (memory.owner, message.pool());
+        meeting::acquaint_later(peers, worker, to, life, owner, pool);
         return Some(Ok(None));
     }
     memory.export = write(&message).ok()?;
@@ -217,8 +223,8 @@ fn write(message: &ExportMessage) -> Result<Vec<u8>, String> {
 
 /// The elements of a tensor, as they are sent.
 ///
-/// Sent while they are being copied; but one who is near reads them where they are (if it talks to this worker as those of one host do), for which they have
-/// to be there.
+/// Waits for the work that makes them, which is told if it fails: whoever sends them later can tell nobody, and has others waiting. Sent while they are
+/// being copied; but one who is near reads them where they are (if it talks to this worker as those of one host do), for which they have to be there.
 fn download(
     tensor: &CandleTensor,
     device: Option<&OpenDevice>,
@@ -234,8 +240,9 @@ fn download(
     if bytes > COPIED_PLAINLY && memory::has_whole_bytes(tensor.dtype()) {
         let tensor = tensor.contiguous().map_err(text)?.detach();
         if let Some(mut staged) = Staged::begin(tensor, device)? {
-            if is_near {
-                staged.complete()?;
+            match is_near {
+                true => staged.complete()?,
+                false => staged.begun()?,
             }
             return Ok(Buffer::from_source(Arc::new(staged)));
         }
@@ -283,6 +290,12 @@ impl Staged {
         }))
     }
 
+    /// Waits until they are being copied.
+    fn begun(&self) -> Result<(), String> {
+        let begun = self.download.wait_begun();
+        begun.map_err(|error| error.to_string())
+    }
+
     /// Waits until they have been copied.
     fn complete(&mut self) -> Result<(), String> {
         let copied = self.download.wait_all();
@@ -327,10 +340,13 @@ pub(crate) fn copied(
     requires_grad: bool,
 ) -> Result<Tensor, String> {
     let device = open_for_peer(ordinal)?;
-    if !memory::has_whole_bytes(dtype) || data.is_empty() {
+    if !memory::has_whole_bytes(dtype) {
         return Err(format!(
             "tensors of {dtype:?} cannot be sent to CUDA devices"
         ));
+    }
+    if data.is_empty() {
+        return without_elements(&device, dtype, shape, requires_grad);
     }
     let copy;
     let bytes = match data.as_slice::<u8>() {
@@ -347,6 +363,24 @@ pub(crate) fn copied(
     let place = (&device.candle, &device.pinned);
     let tensor = memory::upload(bytes, dtype, Shape::from(shape), place, requires_grad)?;
     Ok(tensor.into())
+}
+
+/// A tensor that has none: a part of one that has, since the driver has no memory of no bytes.
+fn without_elements(
+    device: &OpenDevice,
+    dtype: DType,
+    shape: Vec<usize>,
+    requires_grad: bool,
+) -> Result<Tensor, String> {
+    let device = Device::Cuda(device.candle.clone());
+    let empty = CandleTensor::zeros(1, dtype, &device)
+        .and_then(|one| one.narrow(0, 0, 0))
+        .and_then(|none| none.reshape(shape));
+    let empty = empty.and_then(|empty| match requires_grad {
+        true => Ok(candle_core::Var::from_tensor(&empty)?.into_inner()),
+        false => Ok(empty),
+    });
+    Ok(empty.map_err(|error| error.to_string())?.into())
 }
 
 /// A tensor whose memory is another process's, or was this one's all the time.
