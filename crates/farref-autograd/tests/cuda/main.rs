@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copied_times;
 mod departures;
 mod gradients;
 mod group;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     let trials = trials![
         values::every_type_arrives_as_it_is_shared_and_copied,
         values::a_tensor_of_another_device_of_candles_arrives,
+        values::a_tensor_without_elements_arrives,
         values::every_view_arrives_as_what_it_shows,
         values::many_tensors_travel_in_one_message,
         values::what_a_peer_computes_on_shared_memory_is_right_whatever_is_still_running,
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         memory::what_is_handed_on_outlives_who_handed_it_on,
         memory::ct3_beyond_the_limit_tensors_are_copied,
         memory::large_tensors_that_are_copied_arrive_whole,
+        memory::a_group_ends_well_right_after_many_tensors_came_again_and_again,
         memory::a_thousand_rounds_leave_no_memory_behind,
         departures::ct1_memory_stays_as_long_as_a_process_uses_it_that_has_left,
         departures::ct1_memory_stays_as_it_is_when_its_owner_has_left,

@@ -198,6 +198,33 @@ pub(crate) async fn large_tensors_that_are_copied_arrive_whole() -> Result<()> {
     finish(group).await
 }
 
+/// A model of many tensors that is sent again and again: each is mapped once, and what is kept at hand for the next time is given back
+/// before the group, which ends at once, looks for references that are still held.
+pub(crate) async fn a_group_ends_well_right_after_many_tensors_came_again_and_again() -> Result<()>
+{
+    let group = start(2).await?;
+    let peer = group.peer(1)?;
+    let tensors: Vec<Tensor> = (0..100)
+        .map(|number| filled(number as f32, 256))
+        .collect::<Result<_>>()?;
+    for _ in 0..3 {
+        let all = sum_of_all::on(&peer, tensors.clone()).await?;
+        ensure!(all == f64::from(99 * 100 / 2 * 256), "{all}");
+    }
+    ensure!(usage::on(&peer).await?.1 >= 100, "they are kept at hand");
+    drop(tensors);
+    group.shutdown().await
+}
+
+#[farref::remote]
+fn sum_of_all(tensors: Vec<Tensor>) -> Result<f64, farref_autograd::Error> {
+    let mut all = 0.0;
+    for tensor in tensors {
+        all += f64::from(tensor.sum_all()?.to_scalar::<f32>()?);
+    }
+    Ok(all)
+}
+
 pub(crate) async fn a_thousand_rounds_leave_no_memory_behind() -> Result<()> {
     let group = start(3).await?;
     let (first, last) = (group.peer(1)?, group.peer(2)?);

@@ -55,6 +55,18 @@ pub(crate) async fn every_type_arrives_as_it_is_shared_and_copied() -> Result<()
     Ok(())
 }
 
+pub(crate) async fn a_tensor_without_elements_arrives() -> Result<()> {
+    let group = start(2).await?;
+    let peer = group.peer(1)?;
+    let some = filled(1.0, 12)?.reshape((3, 4))?;
+    for none in [some.narrow(0, 1, 0)?, some.narrow(1, 0, 0)?] {
+        let dims = none.dims().to_vec();
+        let back = echo::on(&peer, Tensor::from(none)).await?;
+        ensure!(back.device().is_cuda() && back.dims() == dims, "{back:?}");
+    }
+    finish(group).await
+}
+
 /// One that candle made by itself is copied, whatever streams its work is on.
 pub(crate) async fn a_tensor_of_another_device_of_candles_arrives() -> Result<()> {
     let group = start(2).await?;
