@@ -177,7 +177,8 @@ impl Directory {
     /// The order matters: the counters and the kind come before the founding, which newcomers to an empty store
     /// wait for, so that none is given the id of a worker we know or have known (what was said of a dead one would
     /// be taken as said of it); the founding comes before our card, so that nobody who sees all cards misses it and
-    /// founds the group anew.
+    /// founds the group anew. So all of it goes to one server: should that be replaced in between, this is an error
+    /// and to be done again.
     pub async fn republish(&self) -> Result<(), RendezvousError> {
         let Inner {
             records,
@@ -188,6 +189,8 @@ impl Directory {
             ..
         } = &*self.inner;
         records.begin("writing this worker into the store again");
+        let pinned = records.pinned().await?;
+        let records = pinned.as_ref().unwrap_or(records);
         let unranked = ids.unranked.load(Ordering::Relaxed);
         if unranked > 0 {
             records.raise(&records.key("next"), unranked).await?;

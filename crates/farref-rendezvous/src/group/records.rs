@@ -53,6 +53,13 @@ impl GroupRecords {
         }
     }
 
+    /// The same records in the store of now and no other, if there can be another one.
+    pub(super) async fn pinned(&self) -> Result<Option<Self>, RendezvousError> {
+        let store = self.run(self.store.pinned()).await?;
+        let pinned = store.map(|store| Self::new(store, self.prefix.clone()));
+        Ok(pinned.inspect(|pinned| pinned.begin(self.doing())))
+    }
+
     /// What was begun last, to say what did not come to an end.
     pub(super) fn doing(&self) -> &'static str {
         *self.doing.lock().unwrap_or_else(PoisonError::into_inner)

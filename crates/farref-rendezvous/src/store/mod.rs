@@ -22,6 +22,7 @@ mod tests;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -279,6 +280,38 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// server, or whose server is not watched, which is what happens unless it is overridden.
     fn lost(&self) -> StoreFuture<'_, ()> {
         Box::pin(std::future::pending())
+    }
+
+    /// The same store by a handle that never goes over to another server: once the server of now is gone, every
+    /// operation of the handle fails. So what is written through it in some order is in one store in that order, as
+    /// far as it is there. `None` if there is no server that could be another one, which is what happens unless
+    /// it is overridden.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref_rendezvous::{MemoryStore, Store, StoreServer, TcpStoreClient};
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), farref_rendezvous::StoreError> {
+    /// assert!(MemoryStore::new().pinned().await?.is_none());
+    ///
+    /// let server = StoreServer::bind("127.0.0.1:0").await?;
+    /// let at = server.local_addr();
+    /// let client = TcpStoreClient::connect("127.0.0.1", at.port(), Duration::from_secs(60)).await?;
+    /// let pinned = client.pinned().await?.expect("it has a server");
+    /// pinned.set("key", b"value").await?;
+    /// server.close().await;
+    ///
+    /// let successor = StoreServer::bind(at).await?;
+    /// assert_eq!(client.try_get("key").await?, None);
+    /// assert!(pinned.try_get("key").await.is_err());
+    /// # drop(successor);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn pinned(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>> {
+        Box::pin(async { Ok(None) })
     }
 
     /// What the store can do beyond storing if it notices when its users go; nothing, unless it is overridden.

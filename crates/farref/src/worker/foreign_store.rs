@@ -91,6 +91,21 @@ impl Store for ForeignStore {
         self.run(|store| async move { store.lost().await })
     }
 
+    fn pinned(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>> {
+        let runtime = self.runtime.clone();
+        self.run(|store| async move {
+            let pinned = store.pinned().await?;
+            let foreign = |store: Arc<dyn Store>| -> Arc<dyn Store> {
+                Arc::new(Self {
+                    has_presence: store.presence().is_some(),
+                    store: Some(store),
+                    runtime,
+                })
+            };
+            Ok(pinned.map(foreign))
+        })
+    }
+
     fn presence(&self) -> Option<&dyn StorePresence> {
         self.has_presence.then_some(self)
     }

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicIsize, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::NodeId;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{SHORT, SOON, hurried, memory, nodes, plan, ranked, static_group};
@@ -165,28 +167,83 @@ async fn a_newcomer_to_an_empty_store_waits_for_the_group_that_met_there() {
     assert!(newcomer.me.node.worker > gone.node.worker);
 }
 
-/// A store that takes its time with one of the things it is asked for.
+/// A store that is interrupted before one of the things it is asked for.
 #[derive(Debug)]
-struct HeldUp {
+struct Interrupted {
     store: Arc<dyn Store>,
-    /// How many come before that one.
-    left: AtomicIsize,
-    pause: Duration,
+    /// How many come before that one. Shared with what is pinned.
+    left: Arc<AtomicIsize>,
+    by: Interruption,
 }
 
-impl HeldUp {
+#[derive(Clone, Debug)]
+enum Interruption {
+    Pause(Duration),
+    Replacement(Arc<Place>),
+}
+
+/// Where a store is served, by one server after the other.
+#[derive(Debug)]
+struct Place {
+    server: Mutex<Option<StoreServer>>,
+    port: u16,
+    is_replaced: Notify,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
+        Self {
+            port: server.local_addr().port(),
+            server: Mutex::new(Some(server)),
+            is_replaced: Notify::new(),
+        }
+    }
+
+    async fn client(&self) -> Arc<dyn Store> {
+        let client = TcpStoreClient::connect("127.0.0.1", self.port, SOON);
+        Arc::new(client.await.unwrap())
+    }
+
+    /// Another server, which knows nothing, takes the place of this one.
+    async fn replace(&self) {
+        let mut server = self.server.lock().await;
+        server.take().expect("a server").close().await;
+        let successor = StoreServer::bind(("127.0.0.1", self.port)).await;
+        *server = Some(successor.unwrap());
+        self.is_replaced.notify_one();
+    }
+}
+
+impl Interrupted {
     fn asked<'a, T: Send + 'a>(&'a self, then: StoreFuture<'a, T>) -> StoreFuture<'a, T> {
         let left = self.left.fetch_sub(1, Ordering::Relaxed);
         Box::pin(async move {
-            if left == 0 {
-                sleep(self.pause).await;
+            match &self.by {
+                _ if left != 0 => {}
+                Interruption::Pause(pause) => sleep(*pause).await,
+                Interruption::Replacement(place) => place.replace().await,
             }
             then.await
         })
     }
 }
 
-impl Store for HeldUp {
+impl Store for Interrupted {
+    fn pinned(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>> {
+        Box::pin(async {
+            let pinned = self.store.pinned().await?;
+            let interrupted = |store| -> Arc<dyn Store> {
+                Arc::new(Self {
+                    store,
+                    left: self.left.clone(),
+                    by: self.by.clone(),
+                })
+            };
+            Ok(pinned.map(interrupted))
+        })
+    }
+
     fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
         self.asked(self.store.set(key, value))
     }
@@ -228,10 +285,10 @@ async fn a_newcomer_founds_no_group_while_a_member_writes_down_its_own() {
             .unwrap();
         let member = enter(before, plan("member", None, None)).await.unwrap();
         let store = memory();
-        let held_up = Arc::new(HeldUp {
+        let held_up = Arc::new(Interrupted {
             store: store.clone(),
-            left: steps.into(),
-            pause: SHORT / 4,
+            left: Arc::new(steps.into()),
+            by: Interruption::Pause(SHORT / 4),
         });
         let member = member.directory.moved_to(held_up.clone());
         let mut newcomer = plan("newcomer", None, None);
@@ -245,6 +302,68 @@ async fn a_newcomer_founds_no_group_while_a_member_writes_down_its_own() {
         steps += 1;
     }
     assert!(steps > 5, "it takes as many to write all down");
+}
+
+/// S3, invariant 8, TC-2: wherever the store's server is replaced by another one while a member writes its group down.
+#[tokio::test]
+async fn a_newcomer_finds_the_whole_group_whenever_its_store_is_replaced() {
+    let mut steps = 0;
+    loop {
+        let place = Arc::new(Place::new().await);
+        let host = enter(place.client().await, plan("host", None, None)).await;
+        let host = host.unwrap().me.node.worker;
+        let store = place.client().await;
+        let member = enter(store.clone(), plan("member", None, None))
+            .await
+            .unwrap();
+        let me = member.me.node;
+        let interrupted = Arc::new(Interrupted {
+            store,
+            left: Arc::new(steps.into()),
+            by: Interruption::Replacement(place.clone()),
+        });
+        let member = member.directory.moved_to(interrupted.clone());
+        // Written into the first server's store: the interruption is in this.
+        let mut told = member.republish().await;
+        if interrupted.left.load(Ordering::Relaxed) >= 0 {
+            break;
+        }
+        let mut newcomer = plan("host", None, None);
+        newcomer.grace = SOON;
+        place.is_replaced.notified().await;
+        let store = place.client().await;
+        let telling = async {
+            for _ in 0..3 {
+                if told.is_err() {
+                    told = member.republish().await;
+                }
+            }
+            told
+        };
+        let (newcomer, told) = tokio::join!(enter(store, newcomer), telling);
+        assert!(told.is_ok(), "replaced at step {steps}: {told:?}");
+        let newcomer = newcomer.unwrap();
+        assert!(newcomer.founders.is_none(), "it found the group");
+        assert!(newcomer.me.node.worker > host.max(me.worker), "at {steps}");
+        let sponsors = newcomer.directory.sponsors().await.unwrap();
+        assert_eq!(nodes(&sponsors), [me], "replaced at step {steps}");
+        steps += 1;
+    }
+    assert!(steps > 5, "it takes as many to write all down");
+}
+
+/// TC-1
+#[tokio::test]
+async fn a_server_that_was_replaced_is_noticed_even_if_somebody_has_asked_its_successor() {
+    let place = Place::new().await;
+    let client = place.client().await;
+    place.replace().await;
+    assert_eq!(client.try_get("key").await.unwrap(), None);
+    let told = timeout(SOON, client.lost()).await;
+    told.expect("it was lost").unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let again = client.lost().as_mut().poll(&mut context);
+    assert!(again.is_pending(), "the successor is there");
 }
 
 #[tokio::test]

@@ -29,6 +29,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Where a store listens.
+#[derive(Clone)]
 pub(super) struct Endpoint {
     host: String,
     port: u16,

@@ -3,19 +3,28 @@
 //! Quick requests share one connection. A wait takes a connection of its own, so that it holds
 //! nobody else up. A connection is put back only after a complete answer: a request that was
 //! dropped halfway costs its connection and confuses nobody.
+//!
+//! # Invariants
+//!
+//! - **TC-1** Whoever watches the store hears of every connection for quick requests that was lost, also if somebody who
+//!   asked was faster and has made another one: its server may be a new one, which knows nothing.
+//! - **TC-2** A pinned client has one connection and makes no other: all that it says is heard by one server.
 
 mod connection;
 mod endpoint;
 
 use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ring::rand::{SecureRandom, SystemRandom};
-use tokio::sync::{Mutex, Notify};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::time::{Instant, sleep, timeout_at};
 
-use self::connection::Connection;
+use self::connection::{Connection, ExchangeError};
 use self::endpoint::{ATTEMPT, Endpoint};
 use super::dialect::StoreDialect;
 use super::error::ProtocolError;
@@ -29,6 +38,8 @@ const QUICK: Duration = Duration::from_secs(30);
 /// A wait is renewed after this time, then after twice as long, up to ten times. Old PyTorch servers
 /// forget to wake those who wait for a key that `compare_set` made.
 const FIRST_RENEWAL: Duration = Duration::from_secs(1);
+/// How often a pinned client, which has no second connection to wait on, looks for a key.
+const PINNED_LOOK: Duration = Duration::from_millis(50);
 
 /// A client of a TCPStore.
 ///
@@ -58,6 +69,10 @@ pub struct TcpStoreClient {
     quick: Mutex<Option<Connection>>,
     /// Told when the connection is wanted by somebody who asks, so that whoever watches it lets it go.
     wanted: Notify,
+    /// Whether the connection was replaced since somebody last heard that it was lost (TC-1).
+    replaced: AtomicBool,
+    /// Whether the first connection is the only one (TC-2).
+    is_pinned: bool,
 }
 
 impl TcpStoreClient {
@@ -125,12 +140,18 @@ impl TcpStoreClient {
         deadline: Duration,
     ) -> Result<Self, StoreError> {
         let connection = endpoint.connect(dialect, end_of(deadline)).await?;
-        Ok(Self {
+        Ok(Self::with(endpoint, connection))
+    }
+
+    fn with(endpoint: Endpoint, connection: Connection) -> Self {
+        Self {
             endpoint,
             dialect: connection.dialect(),
             quick: Mutex::new(Some(connection)),
             wanted: Notify::new(),
-        })
+            replaced: AtomicBool::new(false),
+            is_pinned: false,
+        }
     }
 
     /// How this client and its server speak.
@@ -238,17 +259,9 @@ impl TcpStoreClient {
         let began = Instant::now();
         let end = began + QUICK;
         let work = async {
-            // In the line before whoever watches lets go: it then stands behind.
-            let (mut quick, ()) = tokio::join! {
-                biased;
-                self.quick.lock(),
-                async { self.wanted.notify_one() },
-            };
+            let mut quick = self.lock().await;
             // Taken out, so that it is closed if this future is dropped before the answer.
-            let mut connection = match quick.take().filter(Connection::is_quiet) {
-                Some(connection) => connection,
-                None => self.endpoint.connect(Some(self.dialect), end).await?,
-            };
+            let mut connection = self.take_connection(&mut quick, end).await?;
             let answer = connection.exchange(requests, take).await;
             let answer = answer.map_err(|failure| self.endpoint.failed(failure))?;
             *quick = Some(connection);
@@ -260,10 +273,60 @@ impl TcpStoreClient {
         }
     }
 
-    /// Waits until the connection for quick requests is closed, or there is none.
+    /// The connection for quick requests, to somebody who asks.
+    async fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+        // In the line before whoever watches lets go: it then stands behind.
+        let (quick, ()) = tokio::join! {
+            biased;
+            self.quick.lock(),
+            async { self.wanted.notify_one() },
+        };
+        quick
+    }
+
+    /// Takes the connection, or another one if it is of no use any more.
+    async fn take_connection(
+        &self,
+        quick: &mut Option<Connection>,
+        end: Instant,
+    ) -> Result<Connection, StoreError> {
+        if let Some(connection) = quick.take().filter(Connection::is_quiet) {
+            return Ok(connection);
+        }
+        if self.is_pinned {
+            let closed = io::ErrorKind::ConnectionAborted.into();
+            return Err(self.endpoint.failed(ExchangeError::Io(closed)));
+        }
+        let connection = self.endpoint.connect(Some(self.dialect), end).await?;
+        self.replaced.store(true, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// A client with a connection of its own to the server of now, and no other.
+    async fn pin(&self) -> Result<Self, StoreError> {
+        let end = Instant::now() + QUICK;
+        {
+            let mut quick = self.lock().await;
+            *quick = Some(self.take_connection(&mut quick, end).await?);
+            // The pinned connection comes after this one, so its server is no older: what is said to it need not be said again unless
+            // this one is lost (TC-1).
+            self.replaced.store(false, Ordering::Relaxed);
+        }
+        let endpoint = self.endpoint.clone();
+        let connection = endpoint.connect(Some(self.dialect), end).await?;
+        Ok(Self {
+            is_pinned: true,
+            ..Self::with(endpoint, connection)
+        })
+    }
+
+    /// Waits until the connection for quick requests is closed, or was, or there is none.
     async fn watch(&self) {
         loop {
             let quick = self.quick.lock().await;
+            if self.replaced.swap(false, Ordering::Relaxed) {
+                return;
+            }
             let Some(connection) = &*quick else {
                 return;
             };
@@ -290,8 +353,14 @@ impl TcpStoreClient {
         let began = Instant::now();
         let work = async {
             let check = Request::Check(keys_on_wire.clone());
-            if self.ask(&[check], take_flag).await? == READY {
-                return Ok(());
+            loop {
+                if self.ask(std::slice::from_ref(&check), take_flag).await? == READY {
+                    return Ok(());
+                }
+                if !self.is_pinned {
+                    break;
+                }
+                sleep(PINNED_LOOK).await;
             }
             let wait = [Request::Wait(keys_on_wire.clone())];
             let mut connection = self.endpoint.connect(Some(self.dialect), end).await?;
@@ -377,6 +446,13 @@ impl Store for TcpStoreClient {
         Box::pin(async {
             self.watch().await;
             Ok(())
+        })
+    }
+
+    fn pinned(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>> {
+        Box::pin(async {
+            let pinned: Arc<dyn Store> = Arc::new(self.pin().await?);
+            Ok(Some(pinned))
         })
     }
 
