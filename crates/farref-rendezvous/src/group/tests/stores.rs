@@ -358,7 +358,8 @@ async fn a_server_that_was_replaced_is_noticed_even_if_somebody_has_asked_its_su
     let place = Place::new().await;
     let client = place.client().await;
     place.replace().await;
-    assert_eq!(client.try_get("key").await.unwrap(), None);
+    // The first to ask may be the one who finds out.
+    while client.try_get("key").await.is_err() {}
     let told = timeout(SOON, client.lost()).await;
     told.expect("it was lost").unwrap();
     let mut context = Context::from_waker(Waker::noop());
