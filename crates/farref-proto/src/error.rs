@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
-use crate::limits::{MAX_BATCH, MAX_WORKERS};
+use crate::limits::{MAX_BATCH, MAX_FORKS, MAX_WORKERS};
 use crate::standing::Phase;
 
 /// A use of a reference that cannot work. Cause and remedy are on this side or in what became of
@@ -181,6 +181,12 @@ pub enum PeerMisbehaved {
     /// It handed over a reference to a value of ours that is not there.
     #[error("peer sent {rref}, which this worker has freed")]
     SentFreed {
+        /// The reference.
+        rref: RRefId,
+    },
+    /// It registered one value over and over: a worker needs one fork of it.
+    #[error("peer registered more than {limit} forks of {rref}", limit = MAX_FORKS)]
+    TooManyForks {
         /// The reference.
         rref: RRefId,
     },

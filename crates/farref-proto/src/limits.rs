@@ -14,3 +14,7 @@ pub(crate) const MAX_LIVES: usize = 4 * MAX_MEMBERS;
 
 /// How many standings are told at the most to a life that was never heard.
 pub(crate) const MAX_UNHEARD: usize = 64;
+
+/// How many forks of one value a peer may have registered at one time. A correct one has one, and perhaps another that it is
+/// about to release.
+pub(crate) const MAX_FORKS: usize = 64;

@@ -95,11 +95,11 @@ impl<V, H> RefTable<V, H> {
         let Share { rref, fork } = carried.share;
         self.check_not_held(rref)?;
         if !self.owners.contains_key(&rref) {
-            match self.create_pending(rref, carried.fingerprint) {
+            match self.create_pending(rref, carried.fingerprint, from) {
                 Ok(()) => {}
                 // The quota is for what others may make this node keep. This one the program keeps.
                 Err(DeclineReason::TooManyPending) => {
-                    self.insert_pending(rref, carried.fingerprint);
+                    self.insert_pending(rref, carried.fingerprint, from);
                 }
                 // The program gets a handle all the same; using it says what happened.
                 Err(DeclineReason::CreatorLost) => {

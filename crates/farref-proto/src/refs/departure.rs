@@ -43,7 +43,7 @@ impl<V, H> RefTable<V, H> {
             }
             if rref.origin == node && matches!(owner.slot, Slot::Pending) {
                 owner.slot = Slot::Void;
-                self.pending_owners -= 1;
+                self.pending_owners.remove(rref);
                 for (waiter, _) in self.waiting.remove(&rref).unwrap_or_default() {
                     out.event(Event::Fetched {
                         waiter,

@@ -26,11 +26,13 @@
 //! - **RT-9** Every carried fork is received once or undone once.
 //! - **RT-10** A fork, a fetch or a hand-over that reaches the owner before the creation waits for it.
 //! - **RT-11** When the owner departs, references to it are lost at once; parents are let go.
+//! - **RT-12** No peer makes the owner keep more than a few forks of one value by registering them.
 
 mod carry;
 mod departure;
 mod forks;
 mod owner;
+mod pending_owners;
 mod report;
 #[cfg(test)]
 mod tests;
@@ -54,6 +56,7 @@ use crate::outbox::Outbox;
 use crate::slab::SlabMap;
 use crate::watermarks::Watermarks;
 use forks::ForkSet;
+use pending_owners::PendingOwners;
 
 /// How one shard of a node's reference table is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +69,8 @@ pub struct RefTableConfig {
     /// Keeps peers from choosing ids that collide: random in production, constant in tests.
     /// Default 0.
     pub seed: u64,
-    /// How many references to values not yet created the shard keeps; peers that ask for more are
-    /// declined. Default 65,536.
+    /// How many references to values not yet created the shard keeps for each peer that tells of them; one that asks
+    /// for more is declined. Default 65,536.
     pub max_pending_owners: usize,
 }
 
@@ -100,8 +103,7 @@ pub struct RefTable<V, H = ()> {
     declined: IdMap<RRefId, DeclineReason>,
     /// Fetches that wait for a value, with the type that they expect.
     waiting: IdMap<RRefId, Vec<(Waiter, Fingerprint)>>,
-    pending_owners: usize,
-    max_pending_owners: usize,
+    pending_owners: PendingOwners,
     gone: Watermarks,
     settled: Watermarks,
     /// References that departed nodes handed to this one, and whose owners have not answered the registration.
@@ -185,8 +187,7 @@ impl<V, H> RefTable<V, H> {
             dues: id_map(seed),
             declined: id_map(seed),
             waiting: id_map(seed),
-            pending_owners: 0,
-            max_pending_owners: config.max_pending_owners,
+            pending_owners: PendingOwners::new(seed, config.max_pending_owners),
             gone: Watermarks::default(),
             settled: Watermarks::default(),
             unanswered: BTreeSet::new(),

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::error::PeerMisbehaved;
+use crate::limits::MAX_FORKS;
 use crate::message::{Adoption, Creation, Declined, Registration, Share};
 use crate::mutation::mutated;
 
@@ -60,7 +61,7 @@ impl<V, H> RefTable<V, H> {
             return Err(PeerMisbehaved::CreatedTwice { rref });
         }
         if let Some(owner) = self.owners.get_mut(&rref) {
-            self.pending_owners -= 1;
+            self.pending_owners.remove(rref);
             // Those who registered early may have believed another type; the creator knows. They
             // learn of a mismatch when they use the value.
             owner.fingerprint = fingerprint;
@@ -136,7 +137,7 @@ impl<V, H> RefTable<V, H> {
     {
         self.check_alive()?;
         if !self.owners.contains_key(&rref) {
-            self.create_pending(rref, fingerprint)
+            self.create_pending(rref, fingerprint, waiter.node)
                 .map_err(|reason| match reason {
                     DeclineReason::CreatorLost => RefError::CreatorLost { rref },
                     DeclineReason::TooManyPending => RefError::TooManyPending { rref },
@@ -209,7 +210,8 @@ impl<V, H> RefTable<V, H> {
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
         let Registration { share, fingerprint } = registration;
-        match self.register(share, from, fingerprint)? {
+        self.check_forks_of(from, share)?;
+        match self.register(share, from, fingerprint, from)? {
             Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
             Err(reason) => {
                 self.send(
@@ -218,6 +220,20 @@ impl<V, H> RefTable<V, H> {
                     out,
                 );
             }
+        }
+        Ok(())
+    }
+
+    /// RT-12: a holder has one fork that it registered, and may be about to release another.
+    fn check_forks_of(&self, holder: NodeId, share: Share) -> Result<(), PeerMisbehaved> {
+        let Share { rref, fork } = share;
+        let forks = self.owners.get(&rref).map(|owner| owner.forks.as_slice());
+        // Those that this node made for it itself are as many as messages are under way.
+        let registered = forks.unwrap_or_default().iter().filter(|other| {
+            other.holder == holder && other.id.origin != self.me && other.id != fork
+        });
+        if registered.take(MAX_FORKS).count() == MAX_FORKS {
+            return Err(PeerMisbehaved::TooManyForks { rref });
         }
         Ok(())
     }
@@ -240,15 +256,15 @@ impl<V, H> RefTable<V, H> {
         if self.settled.covers(holder) {
             return Ok(());
         }
-        let declined = self.register(share, holder, fingerprint)?.err();
+        let declined = self.register(share, holder, fingerprint, from)?.err();
         // RT-7: the creator's own fork comes with the creation, on another lane. It waits for no answer, and may let go as
         // soon as that is here. The quota is for what others say of a value; the creator can make this node keep it anyway.
         if declined == Some(DeclineReason::TooManyPending)
             && rref.origin == from
             && !mutated!(self.mutant, AdoptWithinQuota)
         {
-            self.insert_pending(rref, fingerprint);
-            let _ = self.register(share, holder, fingerprint)?;
+            self.insert_pending(rref, fingerprint, from);
+            let _ = self.register(share, holder, fingerprint, from)?;
         }
         Ok(())
     }
@@ -258,11 +274,12 @@ impl<V, H> RefTable<V, H> {
         share: Share,
         holder: NodeId,
         fingerprint: Fingerprint,
+        teller: NodeId,
     ) -> Result<Result<(), DeclineReason>, PeerMisbehaved> {
         let Share { rref, fork } = share;
         self.check_not_held(rref)?;
         if !self.owners.contains_key(&rref)
-            && let Err(reason) = self.create_pending(rref, fingerprint)
+            && let Err(reason) = self.create_pending(rref, fingerprint, teller)
         {
             return Ok(Err(reason));
         }
@@ -298,11 +315,12 @@ impl<V, H> RefTable<V, H> {
         }
     }
 
-    /// Makes room for a value whose creation is still on its way (RT-10).
+    /// Makes room for a value whose creation is still on its way (RT-10), of which a peer tells.
     pub(super) fn create_pending(
         &mut self,
         rref: RRefId,
         fingerprint: Fingerprint,
+        teller: NodeId,
     ) -> Result<(), DeclineReason> {
         // This node's own creations are in the table from their first moment: what is missing was
         // freed. Likewise when the creator's departure is settled, nothing can come any more.
@@ -312,15 +330,20 @@ impl<V, H> RefTable<V, H> {
         if self.settled.covers(rref.origin) {
             return Err(DeclineReason::CreatorLost);
         }
-        if self.pending_owners >= self.max_pending_owners {
+        if !self.pending_owners.has_room_for(teller) {
             return Err(DeclineReason::TooManyPending);
         }
-        self.insert_pending(rref, fingerprint);
+        self.insert_pending(rref, fingerprint, teller);
         Ok(())
     }
 
-    pub(super) fn insert_pending(&mut self, rref: RRefId, fingerprint: Fingerprint) {
-        self.pending_owners += 1;
+    pub(super) fn insert_pending(
+        &mut self,
+        rref: RRefId,
+        fingerprint: Fingerprint,
+        teller: NodeId,
+    ) {
+        self.pending_owners.insert(rref, teller);
         let owner = Owner::new(Slot::Pending, fingerprint);
         self.owners.insert(rref, owner);
     }
@@ -366,7 +389,7 @@ impl<V, H> RefTable<V, H> {
         };
         match owner.slot {
             Slot::Ready(value) => out.event(Event::Freed { rref, value }),
-            Slot::Pending => self.pending_owners -= 1,
+            Slot::Pending => self.pending_owners.remove(rref),
             Slot::Building | Slot::Void => {}
         }
     }

@@ -64,7 +64,7 @@ impl<V, H> RefTable<V, H> {
         let pending = |user: &&User<H>| user.state == UserState::Pending;
         RefCounters {
             owners: self.owners.len(),
-            pending_owners: self.pending_owners,
+            pending_owners: self.pending_owners.len(),
             forks: self
                 .owners
                 .values()
@@ -98,8 +98,8 @@ impl<V, H> RefTable<V, H> {
             return Some(format!("a fetch waits for {rref}, which nobody is making"));
         }
         let pending = sorted_keys(&self.owners, |_, owner| matches!(owner.slot, Slot::Pending));
-        if pending.len() != self.pending_owners {
-            let (count, counted) = (pending.len(), self.pending_owners);
+        if pending.len() != self.pending_owners.len() {
+            let (count, counted) = (pending.len(), self.pending_owners.len());
             return Some(format!("{count} values are not created, {counted} counted"));
         }
         let unused = |owner: &Owner<V, H>| owner.handles == 0 && owner.forks.is_empty();
@@ -260,7 +260,7 @@ impl<V, H> RefTable<V, H> {
         self.children.clear();
         self.dues.clear();
         self.declined.clear();
-        self.pending_owners = 0;
+        self.pending_owners.clear();
         leaks
     }
 }

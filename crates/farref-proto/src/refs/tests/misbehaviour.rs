@@ -217,3 +217,35 @@ fn a_hand_over_of_a_value_that_was_freed_is_refused() {
     );
     net.finish();
 }
+
+/// RT-12: who holds a value has one fork of it. Whoever registers ever more would fill the owner's memory.
+#[test]
+fn a_holder_that_registers_one_value_over_and_over_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let register = |counter| {
+        let fork = ForkId::new(id(C), counter);
+        let share = Share { rref, fork };
+        let fingerprint = TYPE;
+        Packet::Control(Control::Register(vec![Registration { share, fingerprint }]))
+    };
+    let most = crate::limits::MAX_FORKS as u64;
+    for counter in 0..most {
+        assert_eq!(net.hand(B, A, register(counter)), Ok(()));
+    }
+    // One that it has registered may be said again, and others are not kept from theirs.
+    assert_eq!(net.hand(B, A, register(0)), Ok(()));
+    let verdict = PeerMisbehaved::TooManyForks { rref };
+    refuse(&mut net, B, A, register(most), verdict);
+    let other = ForkId::new(id(B), most);
+    let share = Share { rref, fork: other };
+    let fingerprint = TYPE;
+    let register = Control::Register(vec![Registration { share, fingerprint }]);
+    assert_eq!(net.hand(C, A, Packet::Control(register)), Ok(()));
+    // All of them are let go again: nobody holds what was registered (RT-8).
+    net.deliver_all();
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}

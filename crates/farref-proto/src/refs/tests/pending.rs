@@ -357,6 +357,55 @@ fn at_most_max_pending_owners_wait_for_their_creation() {
     net.finish();
 }
 
+/// PO-1: C tells of more values than its quota. D, who tells of another one, is heard all the same.
+#[test]
+fn a_peer_that_tells_of_too_many_values_keeps_nobody_elses_out() {
+    let config = RefTableConfig {
+        max_pending_owners: 2,
+        ..RefTableConfig::default()
+    };
+    let mut net = Tables::with(4, config);
+    let rrefs: Vec<_> = (0..4).map(|_| net.remote(A, B)).collect();
+    let creations = net.hold(A, B);
+    for &rref in &rrefs[..3] {
+        net.shared(A, C, rref);
+    }
+    let (declined, last) = (rrefs[2], rrefs[3]);
+    let error = RefError::TooManyPending { rref: declined };
+    assert_eq!(net.table(C).check(declined), Err(error));
+    net.shared(A, D, last);
+    assert_eq!(net.table(D).check(last), Ok(()));
+    assert_eq!(net.fetch(B, last, waiter(D, 1)), Ok(Fetch::Waiting));
+    assert_eq!(net.table(B).counters().pending_owners, 3);
+    creations
+        .into_iter()
+        .for_each(|packet| net.push(A, B, packet));
+    net.deliver_all();
+    for (value, &rref) in rrefs.iter().enumerate() {
+        net.fulfil(B, rref, value as u32);
+        net.drop_handle(A, rref);
+        net.drop_handle(if rref == last { D } else { C }, rref);
+    }
+    net.events(B);
+    net.deliver_all();
+    assert_eq!(net.freed().len(), 4);
+    // Whoever had filled its quota has room again.
+    let again = net.remote(A, B);
+    let creation = net.hold(A, B);
+    net.shared(A, C, again);
+    assert_eq!(net.table(C).check(again), Ok(()));
+    creation
+        .into_iter()
+        .for_each(|packet| net.push(A, B, packet));
+    net.deliver_all();
+    net.fulfil(B, again, 9);
+    net.drop_handle(A, again);
+    net.drop_handle(C, again);
+    net.deliver_all();
+    assert_eq!(net.freed(), [9]);
+    net.finish();
+}
+
 /// A decline for a fork that is not the one waiting changes nothing.
 #[test]
 fn a_stale_decline_changes_nothing() {
