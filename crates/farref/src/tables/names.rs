@@ -103,6 +103,18 @@ impl Names {
         }
     }
 
+    /// A life never was one of the group's.
+    pub(crate) fn remove(&self, node: NodeId) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        if !known.over.contains(&node) {
+            known.names.remove(&node);
+        }
+        drop(known);
+        if let Some(directory) = &self.directory {
+            directory.forget(node);
+        }
+    }
+
     /// A life is over. Its name stays known for a while, so that errors can name it; its address is of no
     /// more use.
     pub(crate) fn forget(&self, node: NodeId) {

@@ -47,6 +47,12 @@ impl WireCallbacks for CoreCallbacks {
         }
     }
 
+    fn unmet(&self, node: NodeId) {
+        if let Some(core) = self.core.upgrade() {
+            core.unmet(node);
+        }
+    }
+
     fn rejected(&self, by: NodeId, rejection: Rejection) {
         let Some(core) = self.core.upgrade() else {
             return;

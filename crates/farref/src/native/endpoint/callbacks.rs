@@ -25,6 +25,9 @@ pub(crate) trait WireCallbacks: Send + Sync + 'static {
     /// connection, before the first message that comes on it.
     fn met(&self, card: &Card, max_calls: u32);
 
+    /// Somebody who was met has never joined, and its connection is gone: nothing need be kept of it.
+    fn unmet(&self, node: NodeId);
+
     /// A peer does not take this worker's connections, for a reason that no later attempt can change.
     fn rejected(&self, by: NodeId, rejection: Rejection);
 

@@ -264,6 +264,11 @@ impl Link {
         }
     }
 
+    /// Whether there is a connection, or about to be one.
+    pub(super) fn is_connected(&self) -> bool {
+        !matches!(self.state().connection, ConnectionState::Disconnected)
+    }
+
     /// Whether nothing is left to be delivered, or nothing can be.
     pub(super) fn is_drained(&self) -> bool {
         let state = self.state();

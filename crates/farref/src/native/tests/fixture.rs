@@ -79,6 +79,10 @@ impl WireCallbacks for Book {
         lock(&self.met).push((card.node, max_calls));
     }
 
+    fn unmet(&self, node: NodeId) {
+        lock(&self.met).retain(|(met, _)| *met != node);
+    }
+
     fn rejected(&self, by: NodeId, rejection: Rejection) {
         lock(&self.rejected).push((by, rejection));
     }
@@ -106,6 +110,8 @@ pub(super) struct Recorder {
     pub(super) misbehaved: Mutex<Vec<(NodeId, String)>>,
     pub(super) refused: Mutex<Vec<NodeId>>,
     pub(super) gone: Mutex<HashSet<NodeId>>,
+    /// Who is no member, and does not join.
+    pub(super) strangers: Mutex<HashSet<NodeId>>,
     /// Called with each message before it is written down.
     pub(super) hook: Mutex<Option<Arc<Hook>>>,
 }
@@ -143,6 +149,10 @@ impl Inbound for Recorder {
 
     fn accepts(self: Arc<Self>, node: NodeId, _: u32) {
         unreachable!("{node} says so when it greets");
+    }
+
+    fn is_live(&self, node: NodeId) -> bool {
+        !lock(&self.strangers).contains(&node)
     }
 
     fn is_gone(&self, node: NodeId) -> bool {

@@ -297,6 +297,25 @@ async fn a_claim_in_somebody_elses_name_harms_nobody() {
     assert_eq!(left.link_to(&right).expect("a link").connections, 1);
 }
 
+/// LT-1: whoever has the token can say that it is anybody. What it makes others keep for that is bounded, and a member is not
+/// kept out by it.
+#[tokio::test]
+async fn made_up_numbers_are_forgotten_with_their_connections() {
+    let [left, right] = guarded_pair(impatient()).await;
+    for number in 0..1500 {
+        let made_up = NodeId::new(1000 + number, 1);
+        lock(&right.inbound.strangers).insert(made_up);
+        let mut claim = claim(made_up, &right);
+        // Nobody is to be reached there.
+        claim.card.addresses.clear();
+        let (verdict, _) = verdict_on(&right, &claim, TOKEN).await;
+        assert!(matches!(verdict, Verdict::Main { .. }), "{verdict:?}");
+    }
+    let links = right.agent.links().len();
+    assert!(links <= 1024, "{links} links are kept");
+    left.meet(&right).await;
+}
+
 #[tokio::test]
 async fn another_version_is_refused_and_named() {
     let [_, right] = guarded_pair(impatient()).await;

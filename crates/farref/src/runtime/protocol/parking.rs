@@ -76,6 +76,22 @@ impl Core {
         }
     }
 
+    /// Somebody who had connected and never joined is not worth remembering.
+    pub(crate) fn unmet(&self, node: NodeId) {
+        let mut state = self.lock();
+        if state.node.membership().view().is_live(node) {
+            return;
+        }
+        let left = state.peers.remove(&node);
+        drop(state);
+        drop(left);
+        self.unwelcome.forget(node);
+        self.rejections.remove(node);
+        self.names.remove(node);
+        self.unreachable
+            .send_if_modified(|nodes| nodes.remove(&node));
+    }
+
     /// A peer has said how much it accepts.
     pub(crate) fn met(self: &Arc<Self>, node: NodeId, max_calls: u32) {
         let mut state = self.lock();
