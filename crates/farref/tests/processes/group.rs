@@ -41,6 +41,10 @@ pub(crate) struct Options {
     pub(crate) leaves: bool,
     /// Whether it complains of connections that it has refused.
     pub(crate) counts_refusals: bool,
+    /// Whether it keeps what it counts and logs.
+    pub(crate) watched: bool,
+    /// How many founders there are beside the processes, which the test plays: those after the driver.
+    pub(crate) played: u32,
     /// Who may not call what.
     pub(crate) refused: Option<(String, String)>,
     pub(crate) max_calls: u32,
@@ -75,6 +79,8 @@ impl Default for Options {
             serves_after: None,
             leaves: false,
             counts_refusals: false,
+            watched: false,
+            played: 0,
             refused: None,
             max_calls: 16_384,
             max_answer_bytes: 256 << 20,
@@ -194,10 +200,18 @@ impl Group {
 
     /// Starts the processes and joins them as `driver`.
     pub(crate) async fn start(options: Options, names: &[&str]) -> anyhow::Result<Self> {
-        let port = free_port()?;
-        let world_size = names.len() as u32 + 1;
+        Self::start_at(free_port()?, options, names).await
+    }
+
+    /// The same with a store at this port.
+    pub(crate) async fn start_at(
+        port: u16,
+        options: Options,
+        names: &[&str],
+    ) -> anyhow::Result<Self> {
+        let world_size = names.len() as u32 + 1 + options.played;
         let mut children = BTreeMap::new();
-        for (rank, name) in (1..).zip(names) {
+        for (rank, name) in (1 + options.played..).zip(names) {
             let child = spawn(name, rank, world_size, port, &options)?;
             let process = Process {
                 rank,

@@ -14,6 +14,7 @@ mod etcd;
 mod failure;
 mod functions;
 mod group;
+mod hostile;
 mod launch;
 mod membership;
 mod naming;
@@ -62,6 +63,7 @@ fn main() -> anyhow::Result<()> {
     };
     add_to(scale::tests(), Needs::WholeMachine);
     add_to(starving::tests(), Needs::WholeMachine);
+    add_to(hostile::tests(), Needs::WholeMachine);
     let mut add = |tests| add_to(tests, Needs::PartOfMachine);
     add(smoke::tests());
     add(delivery::tests());

@@ -34,6 +34,9 @@ pub(crate) fn is_one() -> bool {
 /// Joins as the environment says, serves, and ends with the group.
 pub(crate) fn run() -> anyhow::Result<()> {
     let options: crate::Options = serde_json::from_str(&std::env::var(ROLE)?)?;
+    if options.watched {
+        crate::hostile::honest::watch()?;
+    }
     let mut runtime = match options.runtime_threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
