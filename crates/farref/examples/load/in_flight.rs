@@ -1,0 +1,84 @@
+//! Very many calls under way to one worker.
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use crate::functions::{set_gate, wait_at_gate};
+use crate::team::{Team, peak, resident};
+use crate::{Plan, round};
+
+/// By how many megabytes either end may grow from the second round to the last.
+const MOST_GROWTH: f64 = 32.0;
+
+pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
+    let team = Team::start(&["worker".to_owned()]).await?;
+    let peer = team.peer("worker")?;
+    let pids = [std::process::id(), team.pid("worker")?];
+    let before = pids.map(resident);
+
+    // Beside it: as many calls, few of them at a time.
+    set_gate::on(&peer, true).await?;
+    let began = Instant::now();
+    let (mut answered, few) = (0, 64);
+    while answered < plan.calls as u64 {
+        let some = few.min(plan.calls as u64 - answered);
+        let calls: Vec<_> = (0..some)
+            .map(|n| wait_at_gate::on(&peer, n).start())
+            .collect();
+        for (number, call) in (0..).zip(calls) {
+            ensure!(call.await? == number);
+            answered += 1;
+        }
+    }
+    let unloaded = plan.calls as f64 / began.elapsed().as_secs_f64();
+
+    let mut after_rounds: Vec<[f64; 2]> = Vec::new();
+    let mut rates = Vec::new();
+    for round in 0..plan.rounds {
+        set_gate::on(&peer, false).await?;
+        let began = Instant::now();
+        let calls: Vec<_> = (0..plan.calls as u64)
+            .map(|number| wait_at_gate::on(&peer, number).start())
+            .collect();
+        let started = began.elapsed();
+        let under_way = pids.map(resident);
+        // Not over the calls that wait: what opens the gate must not be behind them.
+        let open = set_gate::on(&peer, true).start();
+        for (number, call) in (0..).zip(calls) {
+            ensure!(call.await? == number);
+        }
+        open.await?;
+        rates.push(plan.calls as f64 / began.elapsed().as_secs_f64());
+        after_rounds.push(pids.map(resident));
+        eprintln!(
+            "in_flight: round {} of {}: {} calls started in {started:.2?}, caller {:.0} MiB, worker {:.0} MiB",
+            round + 1,
+            plan.rounds,
+            plan.calls,
+            under_way[0],
+            under_way[1]
+        );
+    }
+    let second = after_rounds.get(1).copied().unwrap_or(before);
+    let last = after_rounds.last().copied().unwrap_or(before);
+    let growth = [last[0] - second[0], last[1] - second[1]];
+    ensure!(
+        growth.iter().all(|growth| *growth < MOST_GROWTH),
+        "memory grows with the rounds: {after_rounds:?}"
+    );
+    let loaded = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
+    let [caller, worker] = pids.map(peak);
+    let report = json!({
+        "calls_in_flight": plan.calls,
+        "rounds": plan.rounds,
+        "calls_per_second": round(loaded),
+        "calls_per_second_64_in_flight": round(unloaded),
+        "ratio": round(unloaded / loaded),
+        "caller": { "before_mib": before[0], "peak_mib": caller, "growth_mib": round(growth[0]) },
+        "worker": { "before_mib": before[1], "peak_mib": worker, "growth_mib": round(growth[1]) },
+    });
+    team.end().await?;
+    Ok(report)
+}
