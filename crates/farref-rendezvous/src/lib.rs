@@ -44,6 +44,8 @@ mod location;
 mod open;
 mod store;
 
+#[cfg(all(test, feature = "etcd"))]
+mod fuzzing_tests;
 #[cfg(test)]
 mod scratch;
 
@@ -62,5 +64,10 @@ pub use store::{
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
+    pub use crate::environment::fuzzing::environment;
+    pub use crate::group::fuzzing::store_records;
+    #[cfg(feature = "etcd")]
+    pub use crate::store::etcd_answers;
     pub use crate::store::fuzzing::{store_answer, store_request};
+    pub use crate::store::store_file;
 }

@@ -201,7 +201,7 @@ pub use worker::{Transfer, WeakWorker, Worker, WorkerBuilder};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod __fuzz {
-    pub use crate::testing::fuzzing::{frames, handshake, runtime, values};
+    pub use crate::testing::fuzzing::{frames, handshake, observing, runtime, session, values};
 }
 
 /// What the expansion of `#[farref::remote]` refers to. Nobody else should.

@@ -2,6 +2,8 @@
 //!
 //! For farref's own use: programs set up a `farref::Worker`, which reads them.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod host;
 mod launcher;
 mod settings;

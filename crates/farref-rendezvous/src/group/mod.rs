@@ -20,6 +20,8 @@ mod directory;
 mod enter;
 mod failure;
 mod founding;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod liveness;
 mod records;
 mod runs;

@@ -236,6 +236,21 @@ impl Store for FileStore {
     }
 }
 
+/// What stands in a file.
+fn contents(bytes: &[u8]) -> Result<Contents, String> {
+    let Some(encoded) = bytes.strip_prefix(MAGIC) else {
+        return Err("it does not begin as one does".into());
+    };
+    postcard::from_bytes(encoded).map_err(|error| error.to_string())
+}
+
+/// For fuzzers: what somebody has written into the file.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn store_file(data: &[u8]) {
+    drop(contents(data));
+    drop(contents(&[MAGIC, data].concat()));
+}
+
 impl Paths {
     fn load(&self) -> Result<Contents, StoreError> {
         let failed = |source| failed("read", &self.data, source);
@@ -253,10 +268,7 @@ impl Paths {
             Ok(_) => {}
         }
         let bytes = fs::read(&self.data).map_err(failed)?;
-        let Some(encoded) = bytes.strip_prefix(MAGIC) else {
-            return Err(bad("it does not begin as one does".into()));
-        };
-        postcard::from_bytes(encoded).map_err(|error| bad(error.to_string()))
+        contents(&bytes).map_err(bad)
     }
 
     fn save(&self, contents: &Contents) -> Result<(), StoreError> {

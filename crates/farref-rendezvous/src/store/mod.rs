@@ -32,7 +32,11 @@ pub use self::conformance::{BrokenGuarantee, check_store};
 pub use self::error::StoreError;
 #[cfg(feature = "etcd")]
 pub use self::etcd::EtcdStore;
+#[cfg(all(feature = "etcd", any(test, feature = "fuzzing")))]
+pub use self::etcd::fuzzing::etcd_answers;
 pub use self::file::FileStore;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use self::file::store_file;
 pub(crate) use self::limits::end_of;
 pub use self::memory::MemoryStore;
 pub use self::presence::StorePresence;

@@ -5,6 +5,7 @@ use ring::hmac;
 
 use super::frame::{Decoder, FrameError, Limits, NamedPiece, PieceSource, Recycler, Space};
 use super::handshake::{Claim, Conversation, Greeting, Reply};
+use super::inquiry::hear_anything;
 use super::transport::{MemoryNetwork, Stream};
 
 /// Bytes that come on a stream after the handshake: no panic, and the same frames however the bytes
@@ -101,6 +102,32 @@ pub fn handshake(data: &[u8]) {
             } else if conversation.receive_opening::<Reply>().await.is_ok() {
                 drop(conversation.receive_verdict().await);
             }
+        }
+    });
+}
+
+/// Bytes that come after an observer's handshake, to either end.
+pub fn observing(data: &[u8]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let Ok(runtime) = runtime else {
+        panic!("the fuzzer has no runtime");
+    };
+    runtime.block_on(async {
+        for observed in [true, false] {
+            let network = MemoryNetwork::new();
+            let Ok(mut listener) = network.bind("a") else {
+                panic!("the fuzzer has no network");
+            };
+            let Ok(other) = network.connect("b", "a").await else {
+                panic!("the fuzzer has no network");
+            };
+            let other = Stream::memory(other);
+            let mut stream = Stream::memory(listener.accept().await);
+            if other.write.write_all(data).await.is_err() {
+                continue;
+            }
+            drop(other);
+            hear_anything(&mut stream, observed).await;
         }
     });
 }

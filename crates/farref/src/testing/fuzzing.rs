@@ -27,7 +27,8 @@ use crate::runtime::registry::Registry;
 use crate::runtime::value_scope;
 use crate::worker::Worker;
 
-pub use crate::native::fuzzing::{frames, handshake};
+pub use super::session_fuzzing::session;
+pub use crate::native::fuzzing::{frames, handshake, observing};
 
 /// What an argument or a result may be.
 pub fn values(data: &[u8]) {
@@ -404,6 +405,11 @@ mod tests {
 
     /// Runs an entry point many times. Panics of tasks, which the runtime catches, count as well.
     fn exercise(entry: fn(&[u8]), cases: u32) {
+        exercise_with(entry, cases, bytes());
+    }
+
+    /// The same, with bytes of another kind.
+    fn exercise_with(entry: fn(&[u8]), cases: u32, bytes: impl Strategy<Value = Vec<u8>>) {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let former = std::panic::take_hook();
@@ -417,7 +423,7 @@ mod tests {
             failure_persistence: None,
             ..Config::default()
         });
-        let outcome = runner.run(&bytes(), |data| {
+        let outcome = runner.run(&bytes, |data| {
             let before = PANICS.get();
             entry(&data);
             prop_assert_eq!(PANICS.get(), before, "something panicked");
@@ -442,6 +448,20 @@ mod tests {
     #[test]
     fn no_greeting_makes_a_handshake_panic() {
         exercise(handshake, 500);
+    }
+
+    #[test]
+    fn nothing_that_observers_and_observed_say_makes_the_other_end_panic() {
+        exercise(observing, 500);
+    }
+
+    #[test]
+    fn a_session_gives_every_frame_once_and_in_order_whatever_its_connections_do() {
+        exercise_with(
+            session,
+            3_000,
+            proptest::collection::vec(any::<u8>(), 0..400),
+        );
     }
 
     #[test]

@@ -28,6 +28,8 @@
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
+#[cfg(any(test, feature = "fuzzing"))]
+mod session_fuzzing;
 
 use std::time::Duration;
 

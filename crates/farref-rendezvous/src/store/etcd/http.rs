@@ -66,6 +66,16 @@ impl Connection {
         })
     }
 
+    /// One that is made already.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn over(stream: impl Io + 'static) -> Self {
+        Self {
+            stream: Box::new(stream),
+            buffer: BytesMut::new(),
+            host: "h:1".to_owned(),
+        }
+    }
+
     /// Whether it is open and nothing unasked has arrived on it.
     pub(super) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
@@ -99,7 +109,8 @@ impl Connection {
         self.head().await
     }
 
-    async fn head(&mut self) -> io::Result<Answer> {
+    /// The head of an answer.
+    pub(super) async fn head(&mut self) -> io::Result<Answer> {
         let status = self.line().await?;
         let status = status
             .strip_prefix("HTTP/1.1 ")
@@ -232,11 +243,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        Connection {
-            stream: Box::new(ours),
-            buffer: BytesMut::new(),
-            host: "h:1".into(),
-        }
+        Connection::over(ours)
     }
 
     #[tokio::test]

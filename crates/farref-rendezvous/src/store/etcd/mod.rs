@@ -39,6 +39,8 @@
 
 mod credentials;
 mod era;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod gateway;
 mod http;
 mod transaction;

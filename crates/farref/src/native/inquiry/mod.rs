@@ -3,5 +3,7 @@
 mod observe;
 mod presence;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use observe::hear_anything;
 pub(crate) use observe::{MAX_OBSERVERS, ObserverConnection, ObserverConnectionError, show};
 pub(crate) use presence::Predecessors;

@@ -227,6 +227,16 @@ async fn say(stream: &Stream, message: &impl Serialize) -> io::Result<()> {
     stream.write.write_all(&bytes).await
 }
 
+/// For fuzzers: what an observer says, one question after the other, or what is said to it.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) async fn hear_anything(stream: &mut Stream, observed: bool) {
+    if observed {
+        while hear::<Question>(stream, MAX_QUESTION).await.is_ok() {}
+    } else {
+        while hear::<Snapshot>(stream, MAX_ANSWER).await.is_ok() {}
+    }
+}
+
 async fn hear<T: for<'de> Deserialize<'de>>(
     stream: &mut Stream,
     most: usize,
