@@ -42,7 +42,7 @@ pub(crate) fn tests() -> Tests {
 const TOKEN: &str = "of this test";
 
 /// By how much an honest worker may grow at the most, whatever it is sent: far less than it is sent.
-const MOST_GROWTH: u64 = 256 << 20;
+const MOST_GROWTH: u64 = 96 << 20;
 
 /// A group of honest processes, and members of it that are only played.
 struct Scene {

@@ -89,14 +89,22 @@ const SLOW: usize = 400;
 
 pub(crate) fn test() -> anyhow::Result<()> {
     launch::run(async || {
-        // One that is played knows what all founders know; it makes no connection itself before the end.
+        // One that is played knows what all founders know. It goes at once: whoever is silent keeps others from joining.
         let scene = Scene::set(1).await?;
+        let (victim, card) = (scene.victim.clone(), scene.played[0].clone());
+        blocking(move || {
+            let mut connection = super::wire::Connection::open(&victim, &card, 1000)?;
+            let _ = connection.stream.write_all(&[0xff; 64]);
+            connection.is_hung_up_on()
+        })
+        .await?;
         let work = scene.work()?;
         scene.goes_on().await?;
-        let slow = tokio::task::spawn_blocking({
+        let dawdling = || {
             let victim = scene.victim.clone();
-            move || dawdle(&victim)
-        });
+            tokio::task::spawn_blocking(move || dawdle(&victim))
+        };
+        let slow = dawdling();
         for (name, reason, attack) in ATTACKS {
             let counter = format!("farref_refused_connections_total {reason}");
             let before = scene.count(&counter).await?;
@@ -109,7 +117,8 @@ pub(crate) fn test() -> anyhow::Result<()> {
             scene.group.eventually(name, is_counted).await?;
             scene.goes_on().await?;
         }
-        // Beside all those who dawdle a worker that is in order is let in.
+        // Beside those who dawdle a worker that is in order is let in.
+        let slower = dawdling();
         let newcomer = launch::Launch::addition(&scene.group, "newcomer")?.start("newcomer")?;
         scene
             .group
@@ -117,19 +126,12 @@ pub(crate) fn test() -> anyhow::Result<()> {
             .wait_for_peer("newcomer", Duration::from_secs(60))
             .await?;
         slow.await??;
+        slower.await??;
         let overloaded = scene
             .count("farref_refused_connections_total overloaded")
             .await?;
         ensure!(overloaded > 0, "those who dawdle were never too many");
         scene.logs(&["a connection is refused", "token"]).await?;
-        // The one that was played goes.
-        let (victim, card) = (scene.victim.clone(), scene.played[0].clone());
-        blocking(move || {
-            let mut connection = super::wire::Connection::open(&victim, &card, 1000)?;
-            let _ = connection.stream.write_all(&[0xff; 64]);
-            connection.is_hung_up_on()
-        })
-        .await?;
         scene.end(work).await?;
         newcomer.ended_well().await
     })
