@@ -239,7 +239,6 @@ impl World {
             return;
         }
         let quota = self.conditions.pending_quota;
-        let shards = self.conditions.ref_shards as usize;
         let Some(process) = self.process(node) else {
             return;
         };
@@ -264,15 +263,16 @@ impl World {
         }
         let remembered = process.node.closed_origins();
         let stale = remembered.into_iter().find(|&origin| view.is_gone(origin));
-        let pending = process.node.ref_counters().pending_owners;
+        let pending = process.node.most_pending_of_one_peer();
         // What the program itself was handed, and may have handed on, is its own business. What creators adopt is theirs.
         let beyond = process.program.handed_over + process.program.adopted;
         if let Some(origin) = stale {
             let what = format!("{node} remembers contexts of {origin}, which is gone");
             self.oracle.violated("D5", self.now, what);
         }
-        if quota.is_some_and(|quota| pending > quota * shards + beyond) {
-            let what = format!("{node} keeps {pending} references to values not yet created");
+        if quota.is_some_and(|quota| pending > quota + beyond) {
+            let what =
+                format!("{node} keeps {pending} values not yet created for one of its peers");
             self.oracle.violated("D5", self.now, what);
         }
     }

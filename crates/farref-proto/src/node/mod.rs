@@ -214,6 +214,13 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         sum
     }
 
+    /// How many values not yet created one shard waits for at the most because of one peer: as many as its quota, but for
+    /// those that this node's program was handed and those that their creators adopted.
+    pub fn most_pending_of_one_peer(&self) -> usize {
+        let of_shards = self.refs.iter().map(RefTable::most_pending_of_one_peer);
+        of_shards.max().unwrap_or(0)
+    }
+
     /// Everything still referred to.
     pub fn leaks(&self) -> Vec<Leak> {
         let shards = 0..self.shards();

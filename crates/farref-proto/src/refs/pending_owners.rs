@@ -33,6 +33,11 @@ impl PendingOwners {
         self.tellers.len()
     }
 
+    /// How many the one told of that told of most.
+    pub(super) fn most_of_one(&self) -> usize {
+        self.told.values().copied().max().unwrap_or(0)
+    }
+
     /// Whether a peer may tell of one more (PO-1).
     pub(super) fn has_room_for(&self, teller: NodeId) -> bool {
         self.told.get(&teller).copied().unwrap_or(0) < self.quota

@@ -77,6 +77,11 @@ impl<V, H> RefTable<V, H> {
         }
     }
 
+    /// How many values not yet created the table waits for because of the peer that told of most of them (PO-1).
+    pub fn most_pending_of_one_peer(&self) -> usize {
+        self.pending_owners.most_of_one()
+    }
+
     /// Whether the table holds nothing at all.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
