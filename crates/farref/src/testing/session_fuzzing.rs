@@ -52,7 +52,7 @@ pub fn session(data: &[u8]) {
                 }
             }
             6 => {
-                now = now + Duration::from_millis(u64::from(data.next().unwrap_or(1)) * 20);
+                now += Duration::from_millis(u64::from(data.next().unwrap_or(1)) * 20);
                 for end in &mut ends {
                     end.session.handle_timeout(now);
                     while end.session.poll_event().is_some() {}

@@ -44,6 +44,9 @@ pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
 fn main() -> anyhow::Result<()> {
     worker::log_if_asked();
     if worker::is_one() {
+        if worker::options()?.watched {
+            hostile::honest::watch()?;
+        }
         return worker::run();
     }
     let mut arguments = Arguments::from_args();

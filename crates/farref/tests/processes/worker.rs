@@ -31,12 +31,14 @@ pub(crate) fn is_one() -> bool {
     std::env::var_os(ROLE).is_some()
 }
 
+/// How the worker that this process is was set up.
+pub(crate) fn options() -> anyhow::Result<crate::Options> {
+    Ok(serde_json::from_str(&std::env::var(ROLE)?)?)
+}
+
 /// Joins as the environment says, serves, and ends with the group.
 pub(crate) fn run() -> anyhow::Result<()> {
-    let options: crate::Options = serde_json::from_str(&std::env::var(ROLE)?)?;
-    if options.watched {
-        crate::hostile::honest::watch()?;
-    }
+    let options = options()?;
     let mut runtime = match options.runtime_threads {
         1 => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),

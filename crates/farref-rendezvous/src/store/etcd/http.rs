@@ -17,7 +17,7 @@ const MAX_HEAD: usize = 16 << 10;
 /// many keys only their number is asked for.
 pub(super) const MAX_BODY: usize = 4 << 20;
 
-trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+pub(super) trait Io: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Io for T {}
 

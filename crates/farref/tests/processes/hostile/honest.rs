@@ -71,7 +71,7 @@ pub(crate) async fn visits() -> u64 {
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Nested {
     Leaf,
-    Next(Box<Nested>),
+    Next(Box<Self>),
 }
 
 /// Takes values that can be made to look large.
