@@ -59,10 +59,16 @@ pub(crate) async fn wait_at_gate(number: u64) -> u64 {
     number
 }
 
+/// How many have come to the gate since it was set.
 #[farref::remote]
-pub(crate) async fn set_gate(open: bool) -> u64 {
+pub(crate) async fn waiting() -> u64 {
+    WAITING.load(Ordering::Relaxed)
+}
+
+#[farref::remote]
+pub(crate) async fn set_gate(open: bool) {
+    WAITING.store(0, Ordering::Relaxed);
     GATE.send_replace(open);
-    WAITING.swap(0, Ordering::Relaxed)
 }
 
 /// Calls everybody for so long, one after the other and values that are left with them in between; says how many calls were

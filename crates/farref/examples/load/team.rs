@@ -22,9 +22,16 @@ pub(crate) fn is_member() -> bool {
 
 /// What those do.
 pub(crate) async fn serve() -> anyhow::Result<()> {
-    let me = Worker::from_env().peer_timeout(PATIENCE).join().await?;
+    let me = Worker::from_env()
+        .peer_timeout(PATIENCE)
+        .max_calls_per_peer(MOST_CALLS)
+        .join()
+        .await?;
     Ok(me.serve().await?)
 }
+
+/// How many calls of one peer each process has open: what is beyond would wait with the caller.
+pub(crate) const MOST_CALLS: u32 = 1 << 20;
 
 /// Longer than any process is stopped.
 const PATIENCE: Duration = Duration::from_secs(120);
