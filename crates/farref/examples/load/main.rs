@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! cargo run --release -p farref --example load                 # all parts, a quarter of an hour
-//! cargo run --release -p farref --example load -- --quick      # half a minute
+//! cargo run --release -p farref --example load -- --quick      # a minute
 //! cargo run --release -p farref --example load -- --only references --references 1000000
 //! ```
 //!
