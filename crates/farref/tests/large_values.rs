@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use farref::testing::Cluster;
 use farref::{Blob, Buffer, Error, Peer, RRef, Source, Width, Worker, WorkerBuilder};
 use libtest_mimic::{Arguments, Trial};
 
@@ -42,7 +43,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     // Those that measure memory come first: the others leave some to the allocator.
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         (
             "a_large_argument_takes_its_own_size_and_holds_up_nobody",
             large_argument,
@@ -58,6 +59,10 @@ fn main() -> Result<()> {
         (
             "a_large_vector_takes_its_own_size_on_both_sides",
             large_vector,
+        ),
+        (
+            "memory_to_receive_into_is_kept_as_far_as_was_said",
+            kept_memory,
         ),
         ("large_values_in_both_directions_at_once", both_directions),
         ("buffers_of_all_sizes_arrive_as_they_were", all_buffers),
@@ -219,8 +224,13 @@ fn reset_peak() -> Result<(), std::io::Error> {
 /// The most memory that this process has had, in bytes.
 #[farref::remote]
 fn peak() -> Result<usize, String> {
+    memory("VmHWM:")
+}
+
+/// What the system says of the memory of this process, in bytes.
+fn memory(what: &str) -> Result<usize, String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(what));
     let kibibytes = line.and_then(|line| {
         line.trim()
             .strip_suffix(" kB")?
@@ -228,7 +238,7 @@ fn peak() -> Result<usize, String> {
             .parse::<usize>()
             .ok()
     });
-    Ok(kibibytes.ok_or("no VmHWM")? * 1024)
+    Ok(kibibytes.ok_or_else(|| format!("no {what}"))? * 1024)
 }
 
 #[farref::remote]
@@ -344,6 +354,34 @@ fn large_result(_: &Worker, other: &Peer) -> Result<()> {
 }
 
 /// Waits until the value is there, without fetching it.
+/// Within this process, so that nothing else takes memory meanwhile.
+fn kept_memory(_: &Worker, _: &Peer) -> Result<()> {
+    const SIZE: usize = 64 << 20;
+    let resident = || memory("VmRSS:").map_err(anyhow::Error::msg);
+    let runtime = runtime()?;
+    for kept in [0, SIZE / 2, 2 * SIZE] {
+        let cluster = Cluster::start_with(2, |builder| {
+            builder.kept_receive_buffers(kept).shared_memory(false)
+        });
+        let cluster = runtime.block_on(cluster)?;
+        let peer = cluster.worker(0).peer("worker1")?;
+        ensure!(swallow::on(&peer, fill(THRESHOLD, 1)).wait()? == THRESHOLD);
+        let before = resident()?;
+        ensure!(swallow::on(&peer, fill(SIZE, 1)).wait()? == SIZE);
+        let began = Instant::now();
+        // It was let go of before the answer came, or a moment after. What is kept is so for five seconds.
+        while kept < SIZE && resident()? > before + SIZE / 2 {
+            ensure!(began.elapsed().as_secs() < 4, "it is kept: {kept}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if kept >= SIZE {
+            ensure!(resident()? > before + SIZE / 2, "nothing is kept: {kept}");
+        }
+        runtime.block_on(cluster.shutdown())?;
+    }
+    Ok(())
+}
+
 fn wait_until_made(blob: &RRef<Blob>) -> Result<()> {
     let there = length::on(&blob.owner()?, blob.clone()).wait()?;
     ensure!(there == LARGE, "{there}");

@@ -148,6 +148,21 @@ impl WorkerBuilder {
         self
     }
 
+    /// How many bytes of memory that large values came in are kept to receive the next ones into, for five seconds after the program has let go
+    /// of what was in them. 128 MiB by default; zero keeps none.
+    ///
+    /// Fresh memory costs more than the copy into it: a value that is larger than this comes at about a third of the rate. Whoever gets
+    /// large values again and again, and has the memory, says how large they are.
+    ///
+    /// ```
+    /// let builder = farref::Worker::builder("learner").kept_receive_buffers(1 << 30);
+    /// # drop(builder);
+    /// ```
+    pub fn kept_receive_buffers(mut self, bytes: usize) -> Self {
+        self.native.recycle_bytes = bytes;
+        self
+    }
+
     /// For how long at most a connection is polled for the next message before its thread goes to sleep, where the last
     /// ones followed each other as closely: 50 µs by default, and twice as long with [TLS](Self::tls).
     ///
