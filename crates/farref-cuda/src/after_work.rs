@@ -1,7 +1,8 @@
 //! Calls back when a stream has done what it was given (CU-3).
 //!
 //! One thread looks, for all streams of all devices, by asking events of the driver's, and sleeps in between, the longer the less there is
-//! to do. It is started when something is to be waited for, and ends when there was nothing for a while.
+//! to do. It is started when something is to be waited for, and ends when there was nothing for a while. A stream that has nothing to do is given
+//! no event: that would be work for it, and whoever looks whether it has any would find some.
 //!
 //! An error says that the work is over only if the device does not work any more. Other errors are of the event (one that was recorded
 //! while the stream was captured for a graph is never done): then another one is recorded, which stands for more.
@@ -55,9 +56,17 @@ struct Queue {
 struct Waiting {
     device: Device,
     stream: StreamHandle,
-    /// `None` as long as none could be recorded.
-    event: Option<OwnedEvent>,
+    mark: Mark,
     job: Job,
+}
+
+/// Up to where a stream has to get.
+enum Mark {
+    /// It could not be said yet.
+    Missing,
+    /// Nowhere: it had nothing to do.
+    Reached,
+    At(OwnedEvent),
 }
 
 impl fmt::Debug for AfterWork {
@@ -89,16 +98,16 @@ impl AfterWork {
     /// exist; then the job is dropped.
     pub fn run(&self, ordinal: u32, stream: StreamHandle, job: Job) -> Result<()> {
         let device = self.0.cuda.device(ordinal)?;
-        let spare = {
+        let spare = || {
             let mut queue = self.0.lock();
             let at = queue.spare.iter().position(|(of, _)| *of == ordinal);
             at.map(|at| queue.spare.swap_remove(at).1)
         };
-        let event = mark(&device, stream, spare);
+        let mark = mark(&device, stream, spare);
         let waiting = Waiting {
             device,
             stream,
-            event,
+            mark,
             job,
         };
         let mut queue = self.0.lock();
@@ -124,38 +133,40 @@ impl AfterWork {
     }
 }
 
-/// Records an event, with the one that is there if there is one. None if that cannot be done now.
-fn mark(device: &Device, stream: StreamHandle, spare: Option<OwnedEvent>) -> Option<OwnedEvent> {
+/// Records an event, with one that is there if there is one, unless the stream has nothing to do.
+fn mark(device: &Device, stream: StreamHandle, spare: impl FnOnce() -> Option<OwnedEvent>) -> Mark {
     let Device { driver, ordinal } = device;
     // Into a capture nothing is put that is not the program's.
     if driver.is_capturing(*ordinal, stream) != Ok(false) {
-        return None;
+        return Mark::Missing;
     }
-    let event = spare.map_or_else(|| OwnedEvent::new(device, false), Ok);
+    if driver.is_idle(*ordinal, stream) == Ok(true) {
+        return Mark::Reached;
+    }
+    let event = spare().map_or_else(|| OwnedEvent::new(device), Ok);
     let recorded = |event: &OwnedEvent| driver.record(*ordinal, event.handle, stream);
-    event.ok().filter(|event| recorded(event).is_ok())
+    let event = event.ok().filter(|event| recorded(event).is_ok());
+    event.map_or(Mark::Missing, Mark::At)
 }
 
 impl Waiting {
     /// Whether its work is done, or will never be.
     fn is_done(&mut self) -> bool {
         let Device { driver, ordinal } = &self.device;
-        if self.event.is_none() {
-            self.event = mark(&self.device, self.stream, None);
+        if let Mark::Missing = self.mark {
+            self.mark = mark(&self.device, self.stream, || None);
         }
-        let is_done = self.event.as_ref().map(|event| {
-            let done = driver.is_done(*ordinal, event.handle);
-            done.ok()
-        });
-        match is_done.flatten() {
-            Some(is_done) => is_done,
-            None => {
-                // What was recorded says nothing any more.
-                self.event = None;
-                // Every call fails on a device that has failed.
-                driver.memory(*ordinal).is_err()
-            }
-        }
+        let is_done = match &self.mark {
+            Mark::Missing => None,
+            Mark::Reached => Some(true),
+            Mark::At(event) => driver.is_done(*ordinal, event.handle).ok(),
+        };
+        is_done.unwrap_or_else(|| {
+            // What was recorded says nothing any more.
+            self.mark = Mark::Missing;
+            // Every call fails on a device that has failed.
+            driver.memory(*ordinal).is_err()
+        })
     }
 
     fn is_of(&self) -> (u32, StreamHandle) {
@@ -218,11 +229,14 @@ impl Shared {
 
     fn finish(&self, waiting: Waiting) {
         let Waiting {
-            device, event, job, ..
+            device, mark, job, ..
         } = waiting;
         let mut queue = self.lock();
         queue.open -= 1;
-        let event = event.map(|event| (device.ordinal, event));
+        let event = match mark {
+            Mark::At(event) => Some((device.ordinal, event)),
+            Mark::Missing | Mark::Reached => None,
+        };
         // One that is too many is given back after the lock is.
         let mut too_many = None;
         match event {

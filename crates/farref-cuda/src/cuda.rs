@@ -2,14 +2,20 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use crate::driver::{Device, Driver, PoolHandle};
 use crate::error::{CudaError, Result};
 use crate::exchange::Exchange;
 use crate::facts::{DeviceUuid, MemoryInfo};
-use crate::lingering::Lingering;
 use crate::open_pools::OpenPools;
 use crate::sys::{Real, StreamHandle};
+use crate::watch::Watch;
+
+/// How often it is looked whether memory that is not out any more is used all the same ..
+const LINGERS: Duration = Duration::from_millis(20);
+/// .. and whether a process lives whose work is waited for.
+const WAITS: Duration = Duration::from_millis(5);
 
 /// The CUDA driver of this process. Cheap to clone.
 ///
@@ -34,7 +40,9 @@ struct Inner {
     /// The pools of others.
     open_pools: OpenPools,
     /// Memory of this process that others may use though it is not out.
-    lingering: Arc<Lingering>,
+    lingering: Arc<Watch>,
+    /// Work of other processes that streams of this one wait for.
+    waits: Arc<Watch>,
 }
 
 impl fmt::Debug for Cuda {
@@ -63,7 +71,8 @@ impl Cuda {
             exchange: Mutex::default(),
             leaving: Mutex::default(),
             open_pools: OpenPools::default(),
-            lingering: Arc::default(),
+            lingering: Watch::new("farref-lingering", LINGERS),
+            waits: Watch::new("farref-waits", WAITS),
         }))
     }
 
@@ -121,8 +130,13 @@ impl Cuda {
     }
 
     /// Memory of this process that others may use though it is not out.
-    pub(crate) fn lingering(&self) -> &Arc<Lingering> {
+    pub(crate) fn lingering(&self) -> &Arc<Watch> {
         &self.0.lingering
+    }
+
+    /// Work that others wait for.
+    pub(crate) fn waits(&self) -> &Arc<Watch> {
+        &self.0.waits
     }
 
     /// A device of this process.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
-use crate::sys::{HostAddress, HostPart, StreamHandle};
+use crate::sys::{HostAddress, HostPart, SharedNumber, StreamHandle};
 
 pub(crate) type DriverResult<T> = Result<T, DriverError>;
 
@@ -28,7 +28,7 @@ pub(crate) struct Device {
     pub(crate) ordinal: u32,
 }
 
-/// What the driver gives so that another process can have an event or an allocation.
+/// What the driver gives so that another process can have an allocation.
 pub(crate) type Opaque = [u8; 64];
 
 /// What a device can do.
@@ -36,7 +36,6 @@ pub(crate) type Opaque = [u8; 64];
 pub(crate) struct Abilities {
     pub(crate) pools: bool,
     pub(crate) pool_descriptors: bool,
-    pub(crate) shared_events: bool,
 }
 
 /// The driver. Whoever calls it sees to it that handles are those that it gave.
@@ -96,10 +95,8 @@ pub(crate) trait Driver: Send + Sync + Debug {
     /// From now on no capture of another thread is spoiled by what this thread asks, nor does it fail because of one.
     fn relax_captures(&self) -> DriverResult<()>;
 
-    fn create_event(&self, ordinal: u32, shared: bool) -> DriverResult<EventHandle>;
+    fn create_event(&self, ordinal: u32) -> DriverResult<EventHandle>;
     fn destroy_event(&self, ordinal: u32, event: EventHandle) -> DriverResult<()>;
-    fn export_event(&self, ordinal: u32, event: EventHandle) -> DriverResult<Opaque>;
-    fn import_event(&self, ordinal: u32, data: &Opaque) -> DriverResult<EventHandle>;
     fn record(&self, ordinal: u32, event: EventHandle, stream: StreamHandle) -> DriverResult<()>;
     fn is_done(&self, ordinal: u32, event: EventHandle) -> DriverResult<bool>;
     /// Blocks until the event is done.
@@ -110,6 +107,25 @@ pub(crate) trait Driver: Send + Sync + Debug {
         ordinal: u32,
         stream: StreamHandle,
         event: EventHandle,
+    ) -> DriverResult<()>;
+
+    /// Locks a page of the host that other processes have, too, and says where the device has it. [`unlock_host`](Self::unlock_host) unlocks it.
+    fn lock_shared(&self, ordinal: u32, address: HostAddress, bytes: usize) -> DriverResult<u64>;
+    /// When the stream gets there, and all is done and can be seen that it was given before, the number becomes `value`.
+    fn write_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
+    ) -> DriverResult<()>;
+    /// What the stream is given from now on waits until the number is `value`, or one of the 2³¹ that come after it: numbers go round.
+    fn wait_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
     ) -> DriverResult<()>;
 
     /// Locks whole pages of the host, for copies from and to any device. They stay allocated until they are unlocked.

@@ -123,6 +123,11 @@ pub enum CudaError {
         "the process that has the device memory died before its work on it was known to be done"
     )]
     ExporterGone,
+    /// The stream is being captured for a graph: what it is given now would be done whenever the graph is run.
+    #[error(
+        "the stream is captured for a graph, and work of several processes cannot be put in order meanwhile"
+    )]
+    Captured,
     /// Bytes are asked for that are not there: the caller's fault.
     #[error("bytes {from} to {to} of {bytes}")]
     OutOfRange {

@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::os::fd::AsFd as _;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 
 use crate::after_work::AfterWork;
@@ -13,12 +12,13 @@ use crate::cuda::{Cuda, DeviceMemory};
 use crate::driver::{Device, PoolHandle};
 use crate::error::{CudaError, DriverError, Result};
 use crate::exchange;
+use crate::exporters_work::ExportersWork;
 use crate::facts::DeviceUuid;
 use crate::here::{Entry, Found, Here};
 use crate::ledger::{Borrowed, Held};
 use crate::open_pools::Slot;
-use crate::other_process::OtherProcess;
-use crate::owned::{OwnedEvent, OwnedStream};
+use crate::owned::OwnedStream;
+use crate::progress::Progress;
 use crate::sys::StreamHandle;
 use crate::ticket::{ExportMessage, Host, MAX_ANCHORS, Secret, Ticket, Token};
 
@@ -33,17 +33,13 @@ pub struct ImportedPool {
     number: u64,
     uuid: DeviceUuid,
     anchors: Vec<u64>,
-    event: OwnedEvent,
     /// For what is not the program's: the anchors.
     stream: OwnedStream,
     secret: Secret,
-    told: Token,
     slot: Arc<Slot>,
     ledger: Arc<Borrowed>,
     after: AfterWork,
-    exporter: OtherProcess,
-    /// Whether a stream was given a wait for work that has not been seen done.
-    is_behind: AtomicBool,
+    work: Arc<ExportersWork>,
 }
 
 impl fmt::Debug for ImportedPool {
@@ -103,8 +99,9 @@ impl ImportedPool {
         let handle = driver.import_pool(ordinal, descriptor.as_fd())?;
         drop(descriptor);
         let unfinished = Unfinished(cuda, ordinal, handle);
-        let event = driver.import_event(ordinal, &ticket.event.into())?;
-        let event = OwnedEvent::from_handle(&device, event);
+        let progress = Progress::open(&device, ledger.as_fd())?;
+        let after = AfterWork::new(cuda);
+        let work = ExportersWork::new(&device, progress, process, &after, cuda.waits());
         let stream = OwnedStream::new(&device)?;
         // Without an anchor imports take longer, and nothing else.
         let import = |anchor: &Token| {
@@ -120,20 +117,17 @@ impl ImportedPool {
             number: ticket.pool,
             uuid: ticket.uuid,
             anchors,
-            event,
             stream,
             secret: ticket.secret,
-            told: ticket.event,
             slot: Arc::clone(slot),
             ledger,
-            after: AfterWork::new(cuda),
-            exporter: process,
-            is_behind: AtomicBool::new(false),
+            after,
+            work,
         }))
     }
 
     fn is_of(&self, ticket: &Ticket) -> bool {
-        self.secret.is(&ticket.secret.0) && self.told == ticket.event && self.uuid == ticket.uuid
+        self.secret.is(&ticket.secret.0) && self.uuid == ticket.uuid
     }
 
     /// The device's number in this process, which may be another one than in the pool's own.
@@ -294,53 +288,26 @@ impl ImportedPool {
     /// memory that is here already, and comes again.
     ///
     /// Fails with [`CudaError::ExporterGone`] if the exporter has died: its work may never have been done. If it dies after this, before its work
-    /// is done, `stream` waits for ever: the driver has no way out of that. [`check`](Self::check) says so.
+    /// is done, `stream` goes on all the same, some milliseconds later, and [`check`](Self::check) says that elements may be missing. Fails
+    /// with [`CudaError::Captured`] if there is something to wait for and the stream is captured.
     pub fn wait(&self, stream: StreamHandle) -> Result<()> {
-        let Device { driver, ordinal } = &self.device;
-        // Most often it is done by now. To wait for it all the same would be work for the GPU, which is switched from one process to
-        // the other for that, hundreds of microseconds each time.
-        if self.look()? {
-            return Ok(());
-        }
-        self.is_behind.store(true, Ordering::Release);
-        Ok(driver.stream_wait(*ordinal, stream, self.event.handle)?)
+        self.work.wait(stream)
     }
 
     /// Whether streams here may still wait for work of the exporter's, as far as was looked.
     pub fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Acquire)
+        self.work.is_behind()
     }
 
     /// Looks whether the work that streams here were given a wait for is done, and fails with [`CudaError::ExporterGone`] if the exporter has died
     /// before that was seen: then elements may be missing in what it has exported last. Quick, and waits for nothing.
     pub fn check(&self) -> Result<()> {
-        if self.is_behind() {
-            self.look()?;
-        }
-        Ok(())
+        self.work.check()
     }
 
-    /// Whether the exporter's work is done.
-    fn look(&self) -> Result<bool> {
-        let Device { driver, ordinal } = &self.device;
-        // Before it is looked at: a wait that is given meanwhile is not taken for done.
-        let was_behind = self.is_behind.swap(false, Ordering::AcqRel);
-        let is_done = driver.is_done(*ordinal, self.event.handle) == Ok(true);
-        // And after: the events of a process that has died are done.
-        let is_alive = self.exporter.is_alive();
-        if was_behind && !(is_done && is_alive) {
-            self.is_behind.store(true, Ordering::Release);
-        }
-        match is_alive {
-            true => Ok(is_done),
-            false => Err(CudaError::ExporterGone),
-        }
-    }
-
-    /// The exporter is taken for dead.
     #[cfg(test)]
-    pub(crate) fn end_exporter(&self) {
-        self.exporter.end();
+    pub(crate) fn work(&self) -> &ExportersWork {
+        &self.work
     }
 
     #[cfg(test)]
@@ -440,7 +407,9 @@ impl Drop for ImportedMemory {
         here.remove(&self.token);
         drop(here);
         // LE-1
-        if driver.is_idle(*ordinal, self.stream) != Ok(true) {
+        if driver.is_capturing(*ordinal, self.stream) != Ok(false)
+            || driver.is_idle(*ordinal, self.stream) != Ok(true)
+        {
             let job = Box::new(move || drop(held));
             // There is the device.
             let _ = self.pool.after.run(*ordinal, self.stream, job);

@@ -21,14 +21,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::{pread, pwrite};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CudaError, Result};
-use crate::sys::locks;
+use crate::sys::{SHARED_PAGE, locks};
 
-/// So many importers' lines there are; the places come after them.
+/// So many importers' lines there are. They come after the page of how far the owner's device is ([`progress`](crate::progress)), and the places come
+/// after them.
 const LINES: u64 = 4096;
 /// The length of a place.
 const PLACE: u64 = 8;
@@ -51,8 +52,13 @@ pub(crate) struct Loan {
 
 impl Loan {
     fn at(self) -> u64 {
-        LINES + u64::from(self.place) * PLACE
+        SHARED_PAGE + LINES + u64::from(self.place) * PLACE
     }
+}
+
+/// Where a line is.
+pub(crate) fn line_at(line: u16) -> u64 {
+    SHARED_PAGE + u64::from(line)
 }
 
 /// The ledger of a process that shares memory.
@@ -94,8 +100,11 @@ impl Line {
 
 impl Ledger {
     pub(crate) fn new() -> Result<Self> {
-        let file = memfd_create(NAME, MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
-        rustix::fs::ftruncate(&file, LINES).map_err(io::Error::from)?;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = memfd_create(NAME, flags).map_err(io::Error::from)?;
+        rustix::fs::ftruncate(&file, SHARED_PAGE + LINES).map_err(io::Error::from)?;
+        // Those who map its first page can rely on that.
+        fcntl_add_seals(&file, SealFlags::SHRINK).map_err(io::Error::from)?;
         Ok(Self {
             file,
             inner: Mutex::default(),
@@ -160,11 +169,11 @@ impl Ledger {
     fn is_one_ending(&self, inner: &mut Inner) -> bool {
         let mut is_one_ending = false;
         inner.lines.retain(|&number, line| {
-            if self.is_locked(number.into()) {
+            if self.is_locked(line_at(number)) {
                 return true;
             }
             let mut said = [0];
-            let said = pread(&self.file, &mut said, number.into()).map(|_| said[0]);
+            let said = pread(&self.file, &mut said, line_at(number)).map(|_| said[0]);
             let since = *line.unlocked.get_or_insert_with(Instant::now);
             let is_in_time = since.elapsed() < TEARDOWN;
             // One that has not begun has nothing yet.
@@ -196,7 +205,7 @@ impl Ledger {
         self.is_one_ending(&mut inner);
         let free = |number: &u16| !inner.lines.contains_key(number);
         let number = (0..LINES as u16).find(free)?;
-        pwrite(&self.file, &[0], number.into()).ok()?;
+        pwrite(&self.file, &[0], line_at(number)).ok()?;
         let unlocked = None;
         inner.lines.insert(number, Line { process, unlocked });
         Some(number)
@@ -235,8 +244,8 @@ impl Borrowed {
         }
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(io::Error::from)?;
-        locks::lock(file.as_fd(), line.into())?;
-        pwrite(&file, &[IN_USE], line.into()).map_err(io::Error::from)?;
+        locks::lock(file.as_fd(), line_at(line))?;
+        pwrite(&file, &[IN_USE], line_at(line)).map_err(io::Error::from)?;
         Ok(Arc::new(Self {
             file: file.into(),
             line,
@@ -267,10 +276,16 @@ impl Borrowed {
     }
 }
 
+impl AsFd for Borrowed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Drop for Borrowed {
     fn drop(&mut self) {
         // Everything was let go of. If it cannot be said, the exporter waits a while.
-        let _ = pwrite(&self.file, &[FINISHED], self.line.into());
+        let _ = pwrite(&self.file, &[FINISHED], line_at(self.line));
     }
 }
 

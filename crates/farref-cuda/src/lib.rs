@@ -27,7 +27,7 @@
 //!   its stream was given before.
 //! - **CU-2** What an importer's stream is given after an import is done after all that the exporter's stream was given before the
 //!   export, whatever is exported in the meantime, and on whichever streams.
-//!   Of an exporter that has died nothing counts as done that was not seen to be while it lived.
+//!   Of an exporter that has died nothing counts as done that was not seen to be while it lived; a stream that waits for it goes on.
 //! - **CU-3** A job of [`AfterWork`] is run once, after the work that its stream was given before, and nobody waits for it.
 //! - **CU-4** No peer's word is believed: a message cannot give more bytes than its allocation has, nor memory of another pool; a ticket
 //!   of another host or GPU is refused before anybody is asked.
@@ -58,6 +58,8 @@ mod error;
 #[cfg(target_os = "linux")]
 mod exchange;
 #[cfg(target_os = "linux")]
+mod exporters_work;
+#[cfg(target_os = "linux")]
 mod facts;
 #[cfg(target_os = "linux")]
 mod fence;
@@ -68,8 +70,6 @@ mod imported_pool;
 #[cfg(target_os = "linux")]
 mod ledger;
 #[cfg(target_os = "linux")]
-mod lingering;
-#[cfg(target_os = "linux")]
 mod open_pools;
 #[cfg(target_os = "linux")]
 mod other_process;
@@ -77,6 +77,8 @@ mod other_process;
 mod owned;
 #[cfg(target_os = "linux")]
 mod pinned;
+#[cfg(target_os = "linux")]
+mod progress;
 #[cfg(target_os = "linux")]
 mod shared_pool;
 // All unsafe code of the crate.
@@ -89,6 +91,8 @@ pub mod testing;
 mod tests;
 #[cfg(target_os = "linux")]
 mod ticket;
+#[cfg(target_os = "linux")]
+mod watch;
 
 #[cfg(target_os = "linux")]
 pub use after_work::AfterWork;

@@ -32,7 +32,7 @@ impl Drop for OwnedStream {
     }
 }
 
-/// An event, of this process or of another one.
+/// An event of this process.
 #[derive(Debug)]
 pub(crate) struct OwnedEvent {
     device: Device,
@@ -40,16 +40,10 @@ pub(crate) struct OwnedEvent {
 }
 
 impl OwnedEvent {
-    /// One for this process, or for others, too.
-    pub(crate) fn new(device: &Device, shared: bool) -> Result<Self> {
-        let handle = device.driver.create_event(device.ordinal, shared)?;
-        Ok(Self::from_handle(device, handle))
-    }
-
-    /// One that the driver gave.
-    pub(crate) fn from_handle(device: &Device, handle: EventHandle) -> Self {
+    pub(crate) fn new(device: &Device) -> Result<Self> {
+        let handle = device.driver.create_event(device.ordinal)?;
         let device = device.clone();
-        Self { device, handle }
+        Ok(Self { device, handle })
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -16,10 +17,10 @@ use crate::exchange::Offer;
 use crate::facts::DeviceUuid;
 use crate::fence::Fence;
 use crate::ledger::{Ledger, Loan};
-use crate::lingering::Lingering;
 use crate::owned::{OwnedPool, OwnedStream};
 use crate::sys::StreamHandle;
 use crate::ticket::{ExportMessage, Host, Ticket, Token};
+use crate::watch::{Watch, Watched};
 
 /// The length of an anchor.
 const ANCHOR: u64 = 512;
@@ -57,10 +58,9 @@ pub struct SharedPool {
     device: Device,
     uuid: DeviceUuid,
     host: Host,
-    event: Token,
     limit: u64,
     ledger: Arc<Ledger>,
-    lingering: Arc<Lingering>,
+    lingering: Arc<Watch>,
     out: Mutex<Out>,
 }
 
@@ -117,10 +117,6 @@ impl SharedPool {
         let missing = [
             (abilities.pools, "it has no memory pools"),
             (abilities.pool_descriptors, "its pools cannot be exported"),
-            (
-                abilities.shared_events,
-                "it has no events between processes",
-            ),
         ];
         if let Some((_, missing)) = missing.into_iter().find(|(has, _)| !has) {
             return Err(CudaError::Unsupported { ordinal, missing });
@@ -134,11 +130,10 @@ impl SharedPool {
         let host = Host::here()?;
         let pool = OwnedPool::new(&device)?;
         let stream = OwnedStream::new(&device)?;
-        let fence = Fence::new(&device)?;
-        let event = fence.export()?.into();
+        let ledger = Arc::new(Ledger::new()?);
+        let fence = Fence::new(&device, ledger.as_fd(), cuda.waits())?;
         let descriptor = device.driver.export_pool(ordinal, pool.handle)?;
         fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let ledger = Arc::new(Ledger::new()?);
         let offer = cuda.exchange()?.offer(descriptor, Arc::clone(&ledger));
         let mut shared = Self {
             offer,
@@ -149,7 +144,6 @@ impl SharedPool {
             device,
             uuid,
             host,
-            event,
             limit: options.limit,
             ledger,
             lingering: Arc::clone(cuda.lingering()),
@@ -214,7 +208,6 @@ impl SharedPool {
             secret: self.offer.secret(),
             pool: self.offer.number(),
             uuid: self.uuid,
-            event: self.event,
             anchors: self.anchor.iter().map(|anchor| anchor.token).collect(),
         }
     }
@@ -255,17 +248,11 @@ impl SharedPool {
     }
 
     /// Importers that [wait](crate::ImportedPool::wait) from now on wait for the work, too, that `stream` was given so far. For memory of other
-    /// pools that this process has worked on and hands on: what it has done there its own event says, and not that of the pool.
+    /// pools that this process has worked on and hands on: what it has done there its own pool says, and not the other one.
     ///
     /// Says whether there is anything to wait for.
     pub fn record(&self, stream: StreamHandle) -> Result<bool> {
-        let Device { driver, ordinal } = &self.device;
-        // Whoever waited for it all the same would have the GPU switched from one process to another.
-        if driver.is_idle(*ordinal, stream) == Ok(true) {
-            return Ok(false);
-        }
-        self.fence.record(stream)?;
-        Ok(true)
+        self.fence.record(stream)
     }
 
     /// Counts memory as out, if it may be.
@@ -331,7 +318,8 @@ impl SharedPool {
             if !self.ledger.is_unused(known.loan) {
                 known.lingering.extend(kept);
                 drop(out);
-                self.lingering.add(Arc::clone(self), pointer);
+                let pool = Arc::clone(self);
+                (self.lingering).add(Box::new(Lingering { pool, pointer }));
                 return;
             }
         }
@@ -341,7 +329,7 @@ impl SharedPool {
     }
 
     /// Lets go of memory that is not out, if no other process can use it any more. Says whether there is nothing left to do.
-    pub(crate) fn let_go_of_unused(&self, pointer: u64) -> bool {
+    fn let_go_of_unused(&self, pointer: u64) -> bool {
         let mut out = self.lock();
         let known = out.by_pointer.get(&pointer);
         let lingers = known.filter(|known| known.times == 0);
@@ -362,6 +350,12 @@ impl SharedPool {
         // From now on the memory may be freed, and another allocation begin there.
         self.ledger.forget(known.loan);
         out.remove(pointer)
+    }
+
+    /// As if so many numbers had been given to streams.
+    #[cfg(test)]
+    pub(crate) fn start_from(&self, number: u32) {
+        self.fence.start_from(number);
     }
 
     fn lock(&self) -> MutexGuard<'_, Out> {
@@ -391,6 +385,20 @@ impl Drop for SharedPool {
             let Device { driver, ordinal } = &self.device;
             let _ = driver.free(*ordinal, anchor.pointer, self.stream.handle);
         }
+    }
+}
+
+/// Memory that is not out any more as far as anybody says, and that another process may use all the same: it stays until none can
+/// ([`ledger`](crate::ledger)).
+#[derive(Debug)]
+struct Lingering {
+    pool: Arc<SharedPool>,
+    pointer: u64,
+}
+
+impl Watched for Lingering {
+    fn is_over(&self) -> bool {
+        self.pool.let_go_of_unused(self.pointer)
     }
 }
 

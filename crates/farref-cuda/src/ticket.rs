@@ -103,7 +103,6 @@ pub struct Ticket {
     pub(crate) secret: Secret,
     pub(crate) pool: u64,
     pub(crate) uuid: DeviceUuid,
-    pub(crate) event: Token,
     /// Small allocations that importers keep, so that what is exported of the same physical memory is imported quickly.
     pub(crate) anchors: Vec<Token>,
 }

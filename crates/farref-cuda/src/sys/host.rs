@@ -186,7 +186,7 @@ impl HostBlock {
         for from in (0..bytes).step_by(part.max(1)) {
             let to = bytes.min(from + part);
             if self.events.len() == self.parts.len() {
-                self.events.push(driver.create_event(ordinal, false)?);
+                self.events.push(driver.create_event(ordinal)?);
             }
             let event = self.events[self.parts.len()];
             // SAFETY: it lies within the block, whose memory stays and is left alone until the event is done: `known` and `drop` see to

@@ -6,10 +6,12 @@ mod copies;
 mod host;
 pub(crate) mod locks;
 mod real;
+mod shared_page;
 mod stream;
 mod table;
 
 pub(crate) use address::{HostAddress, HostPart};
 pub(crate) use host::HostBlock;
 pub(crate) use real::Real;
+pub(crate) use shared_page::{SHARED_PAGE, SharedNumber, SharedPage};
 pub use stream::StreamHandle;

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::address::{HostAddress, HostPart};
+use super::shared_page::SharedNumber;
 use super::stream::StreamHandle;
 use super::table::{Code, Handle, Opaque64, PoolProperties, Table};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
@@ -16,7 +17,6 @@ use crate::facts::{DeviceUuid, MemoryInfo};
 // `cuda.h`'s numbers.
 const ATTRIBUTE_MEMORY_POOLS: c_uint = 115;
 const ATTRIBUTE_POOL_HANDLES: c_uint = 119;
-const ATTRIBUTE_SHARED_EVENTS: c_uint = 125;
 const POOL_RELEASE_THRESHOLD: c_uint = 4;
 const POINTER_BUFFER_ID: c_uint = 7;
 const POINTER_POOL: c_uint = 17;
@@ -25,11 +25,13 @@ const LOCATION_DEVICE: c_uint = 1;
 const HANDLE_DESCRIPTOR: c_uint = 1;
 const EVENT_BLOCKING_SYNC: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
-const EVENT_INTERPROCESS: c_uint = 4;
 const STREAM_NON_BLOCKING: c_uint = 1;
 const CAPTURE_NONE: c_uint = 0;
 const CAPTURE_RELAXED: c_uint = 2;
 const HOST_PORTABLE: c_uint = 1;
+const HOST_DEVICE_MAP: c_uint = 2;
+const WRITE_DEFAULT: c_uint = 0;
+const WAIT_GREATER_OR_EQUAL: c_uint = 0;
 const NOT_READY: Code = 600;
 
 /// So long an event is asked again and again: to be woken takes longer than most copies.
@@ -193,7 +195,6 @@ impl Driver for Real {
         Ok(Abilities {
             pools: has(ATTRIBUTE_MEMORY_POOLS) != 0,
             pool_descriptors: has(ATTRIBUTE_POOL_HANDLES) & HANDLE_DESCRIPTOR as c_int != 0,
-            shared_events: has(ATTRIBUTE_SHARED_EVENTS) != 0,
         })
     }
 
@@ -426,18 +427,14 @@ impl Driver for Real {
         unsafe { call!(self, cuThreadExchangeStreamCaptureMode(&mut mode)) }
     }
 
-    fn create_event(&self, ordinal: u32, shared: bool) -> DriverResult<EventHandle> {
+    fn create_event(&self, ordinal: u32) -> DriverResult<EventHandle> {
         let _entered = self.enter(ordinal)?;
-        let shared = if shared { EVENT_INTERPROCESS } else { 0 };
         let mut event = ptr::null_mut();
         // SAFETY: see above.
         unsafe {
             call!(
                 self,
-                cuEventCreate(
-                    &mut event,
-                    EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC | shared
-                )
+                cuEventCreate(&mut event, EVENT_DISABLE_TIMING | EVENT_BLOCKING_SYNC)
             )
         }?;
         Ok(EventHandle(number(event)))
@@ -447,22 +444,6 @@ impl Driver for Real {
         let _entered = self.enter(ordinal)?;
         // SAFETY: see above.
         unsafe { call!(self, cuEventDestroy_v2(event.pointer())) }
-    }
-
-    fn export_event(&self, ordinal: u32, event: EventHandle) -> DriverResult<Opaque> {
-        let _entered = self.enter(ordinal)?;
-        let mut data = Opaque64([0; 64]);
-        // SAFETY: see above.
-        unsafe { call!(self, cuIpcGetEventHandle(&mut data, event.pointer())) }?;
-        Ok(data.0)
-    }
-
-    fn import_event(&self, ordinal: u32, data: &Opaque) -> DriverResult<EventHandle> {
-        let _entered = self.enter(ordinal)?;
-        let mut event = ptr::null_mut();
-        // SAFETY: see above. The data are a peer's of the same user: the driver knows what they name, or fails.
-        unsafe { call!(self, cuIpcOpenEventHandle(&mut event, Opaque64(*data))) }?;
-        Ok(EventHandle(number(event)))
     }
 
     fn record(&self, ordinal: u32, event: EventHandle, stream: StreamHandle) -> DriverResult<()> {
@@ -504,6 +485,59 @@ impl Driver for Real {
         let (stream, event) = (stream.pointer(), event.pointer());
         // SAFETY: see above.
         unsafe { call!(self, cuStreamWaitEvent(stream, event, 0)) }
+    }
+
+    fn lock_shared(&self, ordinal: u32, address: HostAddress, bytes: usize) -> DriverResult<u64> {
+        let _entered = self.enter(ordinal)?;
+        let page = address.pointer().cast::<c_void>();
+        let flags = HOST_PORTABLE | HOST_DEVICE_MAP;
+        // SAFETY: see above.
+        unsafe { call!(self, cuMemHostRegister_v2(page, bytes, flags)) }?;
+        let mut at_device = 0;
+        // SAFETY: see above.
+        let found = unsafe { call!(self, cuMemHostGetDevicePointer_v2(&mut at_device, page, 0)) };
+        if let Err(error) = found {
+            // SAFETY: it was just locked, and nobody else knows of it.
+            unsafe { (self.table.cuMemHostUnregister)(page) };
+            return Err(error);
+        }
+        Ok(at_device)
+    }
+
+    fn write_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
+    ) -> DriverResult<()> {
+        let _entered = self.enter(ordinal)?;
+        let (stream, at) = (stream.pointer(), number.at_device());
+        // SAFETY: see above. By default it comes after what was written before, and can be seen after it.
+        unsafe {
+            call!(
+                self,
+                cuStreamWriteValue32_v2(stream, at, value, WRITE_DEFAULT)
+            )
+        }
+    }
+
+    fn wait_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
+    ) -> DriverResult<()> {
+        let _entered = self.enter(ordinal)?;
+        let (stream, at) = (stream.pointer(), number.at_device());
+        // SAFETY: see above.
+        unsafe {
+            call!(
+                self,
+                cuStreamWaitValue32_v2(stream, at, value, WAIT_GREATER_OR_EQUAL)
+            )
+        }
     }
 
     fn lock_host(&self, ordinal: u32, address: HostAddress, bytes: usize) -> DriverResult<()> {

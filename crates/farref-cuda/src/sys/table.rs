@@ -12,7 +12,7 @@ pub(super) type Code = c_uint;
 /// `CUcontext`, `CUstream`, `CUevent`, `CUmemoryPool`.
 pub(super) type Handle = *mut c_void;
 
-/// `CUipcEventHandle` and `CUmemPoolPtrExportData`.
+/// `CUmemPoolPtrExportData`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Opaque64(pub(super) [u8; 64]);
@@ -96,10 +96,11 @@ table! {
     cuEventRecord: fn(Handle, Handle),
     cuEventQuery: fn(Handle),
     cuEventSynchronize: fn(Handle),
-    cuIpcGetEventHandle: fn(*mut Opaque64, Handle),
-    cuIpcOpenEventHandle: fn(*mut Handle, Opaque64),
     cuMemHostRegister_v2: fn(*mut c_void, usize, c_uint),
     cuMemHostUnregister: fn(*mut c_void),
+    cuMemHostGetDevicePointer_v2: fn(*mut u64, *mut c_void, c_uint),
+    cuStreamWriteValue32_v2: fn(Handle, u64, u32, c_uint),
+    cuStreamWaitValue32_v2: fn(Handle, u64, u32, c_uint),
     cuMemcpyDtoHAsync_v2: fn(*mut c_void, u64, usize, Handle),
     cuMemcpyDtoDAsync_v2: fn(u64, u64, usize, Handle),
     cuMemcpyHtoDAsync_v2: fn(u64, *const c_void, usize, Handle),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -14,7 +14,7 @@ use super::state::{Event, Import, Op, Pool, State};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
-use crate::sys::{HostAddress, HostPart, StreamHandle};
+use crate::sys::{HostAddress, HostPart, SharedNumber, StreamHandle};
 use crate::ticket::Secret;
 
 /// What a real driver says of a device that is not there.
@@ -23,6 +23,8 @@ const INVALID_HANDLE: u32 = 400;
 const TIMEOUT: u32 = 702;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURED_EVENT: u32 = 907;
+/// How often it is looked whether streams can go on.
+const LOOKS: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// Whether this thread may ask what it likes while another one captures.
@@ -49,6 +51,8 @@ impl StandIn {
     /// What each call begins with.
     fn enter(&self, call: &'static str) -> DriverResult<MutexGuard<'_, State>> {
         let mut state = self.shared.lock();
+        // Numbers may have been written meanwhile that streams wait for.
+        state.go_on();
         let process = &mut state.processes[self.process];
         *process.calls.entry(call).or_default() += 1;
         if process.is_dead {
@@ -83,6 +87,25 @@ impl StandIn {
         self.shared.changed.notify_all();
     }
 
+    /// The same, of something that is not to be captured.
+    fn give_number(
+        &self,
+        call: &'static str,
+        ordinal: u32,
+        stream: StreamHandle,
+        op: Op,
+    ) -> DriverResult<()> {
+        drop(self.enter(call)?);
+        let key = self.key(ordinal, stream);
+        let mut state = self.shared.lock();
+        if state.captures.contains(&key) {
+            state.fault(format!("{call} was captured"));
+        }
+        drop(state);
+        self.give(ordinal, stream, op);
+        Ok(())
+    }
+
     /// The event that a handle is of, and how often it was recorded.
     fn event(
         &self,
@@ -110,8 +133,10 @@ impl StandIn {
             if left.is_zero() {
                 return Err(error(call, TIMEOUT));
             }
-            let waited = self.shared.changed.wait_timeout(state, left);
+            // Nobody tells when a number is written that a stream waits for.
+            let waited = (self.shared.changed).wait_timeout(state, left.min(LOOKS));
             state = waited.unwrap_or_else(|poisoned| poisoned.into_inner()).0;
+            state.go_on();
         }
         Ok(())
     }
@@ -407,7 +432,11 @@ impl Driver for StandIn {
     fn is_idle(&self, ordinal: u32, stream: StreamHandle) -> DriverResult<bool> {
         drop(self.enter("cuStreamQuery")?);
         let key = self.key(ordinal, stream);
-        let state = self.shared.lock();
+        let mut state = self.shared.lock();
+        if state.captures.contains(&key) {
+            state.fault("a capture was spoiled".to_owned());
+            return Err(error("cuStreamQuery", CAPTURE_UNSUPPORTED));
+        }
         Ok(state.streams.get(&key).is_none_or(|queue| queue.is_empty()))
     }
 
@@ -422,7 +451,7 @@ impl Driver for StandIn {
         Ok(())
     }
 
-    fn create_event(&self, ordinal: u32, _: bool) -> DriverResult<EventHandle> {
+    fn create_event(&self, ordinal: u32) -> DriverResult<EventHandle> {
         let call = "cuEventCreate";
         let mut state = self.enter(call)?;
         self.gpu(&state, call, ordinal)?;
@@ -442,26 +471,6 @@ impl Driver for StandIn {
         drop(state);
         self.shared.changed.notify_all();
         Ok(())
-    }
-
-    fn export_event(&self, _: u32, event: EventHandle) -> DriverResult<Opaque> {
-        let call = "cuIpcGetEventHandle";
-        let mut state = self.enter(call)?;
-        let (event, _) = self.event(&state, call, event)?;
-        let data = random();
-        state.exports.insert(data, event);
-        Ok(data)
-    }
-
-    fn import_event(&self, _: u32, data: &Opaque) -> DriverResult<EventHandle> {
-        let call = "cuIpcOpenEventHandle";
-        let mut state = self.enter(call)?;
-        let event = state.exports.get(data).copied();
-        let event = event.filter(|event| state.events.contains_key(event));
-        let event = event.ok_or_else(|| invalid(call))?;
-        let handle = state.number();
-        state.event_handles.insert(handle, (self.process, event));
-        Ok(EventHandle(handle))
     }
 
     fn record(&self, ordinal: u32, event: EventHandle, stream: StreamHandle) -> DriverResult<()> {
@@ -522,6 +531,43 @@ impl Driver for StandIn {
         drop(state);
         self.give(ordinal, stream, Op::Wait { event, number });
         Ok(())
+    }
+
+    fn lock_shared(&self, _: u32, address: HostAddress, _: usize) -> DriverResult<u64> {
+        drop(self.enter("cuMemHostGetDevicePointer_v2")?);
+        let mut state = self.enter("cuMemHostRegister_v2")?;
+        state.host.insert(address);
+        Ok(0)
+    }
+
+    fn write_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
+    ) -> DriverResult<()> {
+        self.give_number(
+            "cuStreamWriteValue32_v2",
+            ordinal,
+            stream,
+            Op::WriteNumber { number, value },
+        )
+    }
+
+    fn wait_number(
+        &self,
+        ordinal: u32,
+        stream: StreamHandle,
+        number: SharedNumber,
+        value: u32,
+    ) -> DriverResult<()> {
+        self.give_number(
+            "cuStreamWaitValue32_v2",
+            ordinal,
+            stream,
+            Op::WaitNumber { number, value },
+        )
     }
 
     fn lock_host(&self, _: u32, address: HostAddress, _: usize) -> DriverResult<()> {

@@ -44,7 +44,6 @@ impl Machine {
                 abilities: Abilities {
                     pools: true,
                     pool_descriptors: true,
-                    shared_events: true,
                 },
             });
         }
@@ -286,8 +285,8 @@ impl Process {
         }
     }
 
-    /// SIGKILL: all its calls fail from now on, and what it had is taken back, but for memory that others have imported. (Its
-    /// socket goes with its [`SharedPool`](crate::SharedPool)s.)
+    /// SIGKILL: all its calls fail from now on, its streams stop where they are, and what it had is taken back, but for memory that others have
+    /// imported. (Its socket goes with its [`SharedPool`](crate::SharedPool)s.)
     pub fn kill(&self) {
         self.lock().kill(self.driver.process);
         self.driver.shared.changed.notify_all();
@@ -330,7 +329,10 @@ pub struct Reading {
 impl Reading {
     /// What was read, if the stream got there.
     pub fn get(&self) -> Option<Vec<u8>> {
-        self.driver.shared.lock().readings.get(&self.into).cloned()
+        let mut state = self.driver.shared.lock();
+        // Numbers may have been written meanwhile that the stream waits for.
+        state.go_on();
+        state.readings.get(&self.into).cloned()
     }
 }
 

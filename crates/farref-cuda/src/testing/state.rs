@@ -1,10 +1,11 @@
 //! What a pretended machine has, and how its streams go on.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
 
 use crate::driver::{Abilities, Opaque};
 use crate::facts::DeviceUuid;
-use crate::sys::{HostAddress, HostPart};
+use crate::sys::{HostAddress, HostPart, SharedNumber};
 
 /// What allocations begin at a multiple of, as with the real driver.
 pub(super) const ALIGNMENT: u64 = 512;
@@ -119,6 +120,14 @@ pub(super) enum Op {
     Wait {
         event: u64,
         number: u64,
+    },
+    WriteNumber {
+        number: SharedNumber,
+        value: u32,
+    },
+    WaitNumber {
+        number: SharedNumber,
+        value: u32,
     },
     Free {
         address: u64,
@@ -382,6 +391,12 @@ impl State {
                 .is_none_or(|event| event.done.contains(&number))
     }
 
+    /// What is written in memory of the host, if that is locked.
+    fn number_at(&self, number: SharedNumber) -> Option<u32> {
+        let is_locked = self.host.contains(&number.page());
+        is_locked.then(|| number.with(|number| number.load(Ordering::Acquire)))
+    }
+
     /// Does what streams can do now.
     pub(super) fn go_on(&mut self) {
         let released = &mut self.released;
@@ -390,6 +405,11 @@ impl State {
             let can = |op: &Op| match op {
                 Op::Held(work) => self.released.contains(work),
                 Op::Wait { event, number } => self.is_reached(*event, *number),
+                Op::WaitNumber { number, value } => {
+                    let there = self.number_at(*number);
+                    // As the driver compares them: they go round.
+                    there.is_none_or(|there| there.wrapping_sub(*value) as i32 >= 0)
+                }
                 _ => true,
             };
             let stops = |key: &StreamKey| self.stops.get(key).is_some_and(|(steps, _)| *steps == 0);
@@ -417,6 +437,15 @@ impl State {
                 self.released.remove(&work);
             }
             Op::Wait { .. } => {}
+            Op::WriteNumber { number, value } => match self.number_at(number) {
+                Some(_) => number.with(|number| number.store(value, Ordering::Release)),
+                None => self.fault("a number was written where nothing is".to_owned()),
+            },
+            Op::WaitNumber { number, .. } => {
+                if self.number_at(number).is_none() {
+                    self.fault("a number was waited for where nothing is".to_owned());
+                }
+            }
             Op::Record { event, number } => {
                 if let Some(event) = self.events.get_mut(&event) {
                     event.done.insert(number);
@@ -458,7 +487,7 @@ impl State {
     /// SIGKILL: what it had is taken back, but for memory that others have imported.
     pub(super) fn kill(&mut self, process: usize) {
         self.processes[process].is_dead = true;
-        // Its streams stop. Whoever waits for its events waits for ever, as with the real driver.
+        // Its streams stop: what they were to write is never written, as with the real driver.
         for ((owner, ..), queue) in &mut self.streams {
             if *owner != process {
                 continue;

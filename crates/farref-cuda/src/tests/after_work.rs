@@ -55,10 +55,28 @@ fn jobs_are_run_also_if_the_driver_fails() {
         Machine::run(1, |machine| {
             let here = machine.process();
             let after = AfterWork::new(here.cuda());
+            // A stream that has nothing to do is given nothing.
+            let work = here.hold(0, STREAM);
             here.fail_next(call, 999);
-            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+            let asked = ask(&after, STREAM);
+            until(|| here.calls(call) > 0);
+            work.complete();
+            asked.recv_timeout(PATIENCE).unwrap();
         });
     }
+}
+
+#[test]
+fn a_stream_that_has_nothing_to_do_is_given_nothing() {
+    Machine::run(1, |machine| {
+        let here = machine.process();
+        let after = AfterWork::new(here.cuda());
+        for _ in 0..16 {
+            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        }
+        let given = ["cuEventCreate", "cuEventRecord"].map(|call| here.calls(call));
+        assert_eq!(given, [0, 0]);
+    });
 }
 
 #[test]
@@ -167,7 +185,10 @@ fn the_thread_ends_and_is_started_again() {
         let here = machine.process();
         let after = AfterWork::new(here.cuda());
         for _ in 0..2 {
-            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+            let work = here.hold(0, STREAM);
+            let asked = ask(&after, STREAM);
+            work.complete();
+            asked.recv_timeout(PATIENCE).unwrap();
             // Its events go with it.
             until(|| machine.counts().events == 0);
         }

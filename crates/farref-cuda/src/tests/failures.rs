@@ -22,8 +22,8 @@ fn a_pool_that_cannot_be_made_leaves_nothing_behind() {
         ("cuStreamCreate", 0),
         ("cuStreamCreate", 1),
         ("cuEventCreate", 0),
-        ("cuEventCreate", 1),
-        ("cuIpcGetEventHandle", 0),
+        ("cuMemHostRegister_v2", 0),
+        ("cuMemHostGetDevicePointer_v2", 0),
         ("cuMemPoolExportToShareableHandle", 0),
         ("cuMemAllocFromPoolAsync", 0),
         ("cuMemAllocFromPoolAsync", 1),
@@ -53,7 +53,8 @@ fn a_pool_that_cannot_be_opened_leaves_nothing_behind() {
         "cuDeviceGetCount",
         "cuDeviceGetUuid_v2",
         "cuMemPoolImportFromShareableHandle",
-        "cuIpcOpenEventHandle",
+        "cuMemHostRegister_v2",
+        "cuMemHostGetDevicePointer_v2",
         "cuStreamCreate",
     ] {
         Machine::run(1, |machine| {
@@ -74,17 +75,21 @@ fn an_export_that_fails_does_not_count() {
         "cuPointerGetAttribute",
         "cuMemGetAddressRange_v2",
         "cuMemPoolExportPointer",
-        "cuEventRecord",
+        "cuStreamIsCapturing",
+        "cuStreamWriteValue32_v2",
     ] {
         Machine::run(1, |machine| {
             let here = machine.process();
             let pool = pool(&here);
             let memory = allocate(&here, 8);
+            // So that there is something to wait for.
+            let work = here.hold(0, STREAM);
             here.fail_next(call, CODE);
             let refused = pool.export(memory.pointer(), 8, STREAM).unwrap_err();
             assert!(is_wanted(&refused, call), "{call}: {refused:?}");
             assert_eq!(pool.exported_bytes(), 0);
             assert!(pool.export(memory.pointer(), 8, STREAM).is_ok());
+            work.complete();
         });
     }
 }
@@ -94,7 +99,8 @@ fn an_import_that_fails_leaves_nothing_behind() {
     for call in [
         "cuMemPoolImportPointer",
         "cuMemGetAddressRange_v2",
-        "cuStreamWaitEvent",
+        "cuStreamIsCapturing",
+        "cuStreamWaitValue32_v2",
     ] {
         Machine::run(1, |machine| {
             let (here, there) = (machine.process(), machine.process());

@@ -7,7 +7,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{STREAM, allocate, open, pool, until};
 use crate::CudaError;
-use crate::ledger::{Borrowed, Ledger};
+use crate::ledger::{Borrowed, Ledger, line_at};
 use crate::testing::Machine;
 
 #[test]
@@ -29,7 +29,8 @@ fn memory_stays_as_long_as_a_process_may_use_it_whatever_the_exporter_was_told()
         // Also while its last work goes on.
         let work = there.hold(0, STREAM);
         drop(imported);
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        let looks = here.cuda().lingering().looks();
+        until(|| here.cuda().lingering().looks() > looks + 1);
         assert_eq!(
             (pool.exported_bytes(), machine.counts().allocations),
             (4, 2)
@@ -158,7 +159,7 @@ fn nothing_is_unused_while_a_process_that_has_used_something_is_ending() {
     assert!(ledger.is_unused(loan));
     // Its files are closed, and it was not said that it is finished.
     let line = ledger.enlist(process()).unwrap();
-    rustix::io::pwrite(&ledger, &[1], line.into()).unwrap();
+    rustix::io::pwrite(&ledger, &[1], line_at(line)).unwrap();
     assert!(!ledger.is_unused(loan));
     child.kill().unwrap();
     until(|| ledger.is_unused(loan));

@@ -8,14 +8,44 @@ mod lingering;
 mod once;
 mod order;
 mod sharing;
+mod waits;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::testing::Process;
-use crate::{DeviceMemory, ImportedPool, PoolOptions, SharedPool, StreamHandle};
+use crate::testing::{Machine, Process};
+use crate::{DeviceMemory, Exported, ImportedPool, PoolOptions, SharedPool, StreamHandle};
 
 const STREAM: StreamHandle = StreamHandle::DEFAULT;
+
+/// Two processes, a pool of the first, and that pool as the second has it.
+struct Pair {
+    here: Process,
+    there: Process,
+    pool: Arc<SharedPool>,
+    opened: Arc<ImportedPool>,
+}
+
+impl Pair {
+    fn of(machine: &Machine) -> Self {
+        let (here, there) = (machine.process(), machine.process());
+        let pool = pool(&here);
+        let opened = open(&there, &pool);
+        Self {
+            here,
+            there,
+            pool,
+            opened,
+        }
+    }
+
+    /// Four bytes of the first process, exported, which keeps them.
+    fn export(&self) -> Exported {
+        let memory = allocate(&self.here, 4);
+        let exported = self.pool.export(memory.pointer(), 4, STREAM).unwrap();
+        exported.keep(memory)
+    }
+}
 
 fn pool(process: &Process) -> Arc<SharedPool> {
     SharedPool::create(process.cuda(), 0, PoolOptions::default()).unwrap()

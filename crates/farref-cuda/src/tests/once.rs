@@ -76,21 +76,12 @@ fn a_pool_that_is_open_is_not_given_for_another_ticket() {
         let opened = open(&there, &pool);
         let right = pool.ticket();
         let secret = crate::ticket::Secret([7; 32]);
-        let event = crate::ticket::Token::from([7; 64]);
-        let wrong = [
-            Ticket {
-                secret,
-                ..right.clone()
-            },
-            Ticket { event, ..right },
-        ];
-        for wrong in wrong {
-            let refused = ImportedPool::open(there.cuda(), &wrong);
-            assert!(
-                matches!(refused, Err(CudaError::BadTicket(_))),
-                "{refused:?}"
-            );
-        }
+        let wrong = Ticket { secret, ..right };
+        let refused = ImportedPool::open(there.cuda(), &wrong);
+        assert!(
+            matches!(refused, Err(CudaError::BadTicket(_))),
+            "{refused:?}"
+        );
         drop(opened);
     });
 }

@@ -105,30 +105,6 @@ fn an_importer_goes_on_with_the_memory_of_an_exporter_that_was_killed() {
     });
 }
 
-/// As the real driver has it: nothing here can help that stream.
-#[test]
-fn a_stream_that_waits_for_the_work_of_one_that_was_killed_never_goes_on_and_it_is_known() {
-    Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
-        let memory = allocate(&here, 4);
-        let held = here.hold(0, STREAM);
-        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let imported = opened.import(&exported.message(), STREAM).unwrap();
-        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
-        here.kill();
-        opened.end_exporter();
-        drop(held);
-        assert_eq!(reading.get(), None);
-        let known = opened.check();
-        assert!(matches!(known, Err(CudaError::ExporterGone)), "{known:?}");
-        // Its process has to end.
-        there.kill();
-        drop((imported, exported, memory));
-    });
-}
-
 #[test]
 fn what_an_importer_had_that_was_killed_is_free_again() {
     Machine::run(1, |machine| {
@@ -155,11 +131,11 @@ fn an_importer_gives_its_stream_nothing_to_wait_for_that_is_done() {
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         opened.wait(STREAM).unwrap();
-        assert_eq!(there.calls("cuStreamWaitEvent"), 0);
+        assert_eq!(there.calls("cuStreamWaitValue32_v2"), 0);
         let work = here.hold(0, STREAM);
         let again = pool.export(memory.pointer(), 4, STREAM).unwrap();
         opened.wait(STREAM).unwrap();
-        assert_eq!(there.calls("cuStreamWaitEvent"), 1);
+        assert_eq!(there.calls("cuStreamWaitValue32_v2"), 1);
         work.complete();
         drop((imported, again));
     });
@@ -207,7 +183,7 @@ fn of_an_exporter_that_has_died_only_that_is_done_which_was_seen_to_be() {
         let later = pool.export(second.pointer(), 4, STREAM).unwrap();
         let unfinished = opened.import(&later.message(), STREAM).unwrap();
         assert!(opened.check().is_ok() && opened.is_behind());
-        opened.end_exporter();
+        opened.work().exporter().end();
         // Whether it is done after that or not.
         work.complete();
         for refused in [opened.check(), opened.wait(STREAM)] {
@@ -229,7 +205,7 @@ fn nothing_is_wrong_with_memory_of_one_that_died_after_its_work_was_seen_to_be_d
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();
-        opened.end_exporter();
+        opened.work().exporter().end();
         assert!(opened.check().is_ok());
         drop(imported);
         // But what comes now may not be whole.

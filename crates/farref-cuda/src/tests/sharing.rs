@@ -413,7 +413,7 @@ fn tickets_of_other_hosts_and_gpus_are_refused_before_anybody_is_asked() {
             matches!(&refused, Err(CudaError::OtherDevice { uuid }) if *uuid == pool.uuid()),
             "{refused:?}"
         );
-        let anchors = vec![nowhere.event; 17];
+        let anchors = vec![crate::ticket::Token::from([7; 64]); 17];
         let anchored = Ticket { anchors, ..nowhere };
         let refused = ImportedPool::open(here.cuda(), &anchored);
         assert!(

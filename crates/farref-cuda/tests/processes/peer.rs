@@ -28,7 +28,6 @@ pub(crate) struct Fields {
     pub(crate) secret: [u8; 32],
     pub(crate) pool: u64,
     pub(crate) uuid: [u8; 16],
-    pub(crate) event: ([u8; 32], [u8; 32]),
     pub(crate) anchors: Vec<([u8; 32], [u8; 32])>,
 }
 
