@@ -34,7 +34,7 @@ pub(crate) struct SharedMemory {
     pub(crate) elements: usize,
     /// .. and which of them are the tensor's.
     pub(crate) view: View,
-    /// The sender's pool whose event stands for what the sender, which is not its owner, has done with it; nothing if that is done.
+    /// The sender's pool that says when that is done what the sender, which is not the owner, has begun to do with it; nothing if it is done.
     pub(crate) behind: Option<u64>,
     /// Keeps it for as long as this is held.
     pub(crate) hold: RRef<KeptTensor>,

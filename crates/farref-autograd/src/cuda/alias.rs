@@ -91,7 +91,6 @@ pub(super) fn import(
         if let Some(row) = row {
             // What it holds by itself keeps it; the one that came now is released.
             pool.wait(device.stream()).map_err(text)?;
-            settle(pool, &device);
             return Ok(row);
         }
     }
@@ -103,7 +102,6 @@ pub(super) fn import(
         }
         Err(error) => return Err(text(error)),
     };
-    settle(pool, &device);
     let is_copy = matches!(memory, Memory::Copied(_));
     let (tensor, stream, held) = memory::over(memory, dtype, shape, &device.candle, is_leaf)?;
     if is_copy {
@@ -159,21 +157,6 @@ pub(super) fn check(ordinal: u32, pointer: u64) -> Result<(), String> {
     let pool = find(ordinal, pointer, |alias| Arc::clone(&alias.pool));
     let checked = pool.map_or(Ok(()), |pool| pool.check());
     checked.map_err(|error| error.to_string())
-}
-
-/// Looks, when the stream has waited for a peer's work, whether the peer has lived to do it.
-fn settle(pool: &Arc<ImportedPool>, device: &OpenDevice) {
-    if pool.is_behind() {
-        let pool = Arc::clone(pool);
-        run_after(
-            device,
-            Box::new(move || {
-                if let Err(error) = pool.check() {
-                    tracing::warn!(%error, "tensors of a peer may be without elements");
-                }
-            }),
-        );
-    }
 }
 
 /// Has somebody look after them.

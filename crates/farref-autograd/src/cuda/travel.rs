@@ -99,7 +99,7 @@ fn share(
             let Ok(pool) = &device.pool else {
                 return Ok(None);
             };
-            if !peers.has_opened(transfer.life(), (worker.node(), pool.ticket().pool())) {
+            if !peers.has_opened(transfer.life(), (worker.node(), pool.number())) {
                 meeting::meet_later(peers, worker, transfer.peer(), transfer.life());
                 return Ok(None);
             }

@@ -11,12 +11,11 @@ use crate::common::eventually;
 use crate::common::processes::{Processes, Role, Wire};
 use crate::departures;
 
-/// What a process reserves.
-const RESERVE: u64 = 2 << 30;
-
 /// How a process uses the GPU, and the others.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
+    /// So many bytes of the GPU it takes at once.
+    pub(crate) reserve: u64,
     /// It exports at most so many bytes.
     pub(crate) exported: u64,
     /// It shares tensors of so many bytes.
@@ -26,6 +25,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) const USUAL: Self = Self {
+        reserve: 2 << 30,
         exported: 8 << 30,
         shared_from: 0,
         wire: Wire::Usual,
@@ -33,23 +33,26 @@ impl Setup {
 
     fn words(self) -> String {
         let Self {
+            reserve,
             exported,
             shared_from,
             wire,
         } = self;
-        format!("{exported} {shared_from} {wire:?}")
+        format!("{reserve} {exported} {shared_from} {wire:?}")
     }
 
     fn read(words: &str) -> Result<Self> {
         let mut words = words.split(' ');
         let mut next = || words.next().context("a word of the setup");
-        let (exported, shared_from, wire) = (next()?, next()?, next()?);
+        let (reserve, exported, shared_from) = (next()?, next()?, next()?);
+        let wire = next()?;
         let wires = [Wire::Usual, Wire::Unix, Wire::Tcp];
         let wire = wires
             .into_iter()
             .find(|known| format!("{known:?}") == wire)
             .with_context(|| format!("no wire `{wire}`"))?;
         Ok(Self {
+            reserve: reserve.parse()?,
             exported: exported.parse()?,
             shared_from: shared_from.parse()?,
             wire,
@@ -57,7 +60,7 @@ impl Setup {
     }
 
     fn options(self) -> Options {
-        let options = Options::new().reserve(RESERVE).exported(self.exported);
+        let options = Options::new().reserve(self.reserve).exported(self.exported);
         options.shared_from(self.shared_from)
     }
 }

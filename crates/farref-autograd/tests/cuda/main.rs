@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         departures::ct1_memory_stays_as_long_as_a_process_uses_it_that_has_left,
         departures::ct1_memory_stays_as_it_is_when_its_owner_has_left,
         departures::ct7_what_a_peer_has_changed_is_changed_when_it_comes_home_or_is_handed_on,
-        departures::ct7_a_tensor_whose_owner_died_before_it_was_done_is_not_sent_on,
+        departures::ct7_a_tensor_whose_owner_died_before_it_was_done_stops_nobody_and_is_not_sent_on,
         departures::an_address_that_is_used_again_has_another_id,
         gradients::training_over_processes_has_the_losses_of_one,
         gradients::gradients_come_back_from_where_a_map_sent_their_tensors,

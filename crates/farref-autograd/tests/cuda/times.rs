@@ -13,9 +13,15 @@ use crate::common::processes::in_runtime;
 use crate::copied_times::copied;
 use crate::group::{Setup, echo, filled, finish, start_with};
 
+/// Room for all that is there at once: what is made beyond it is mapped by the receiver each time, which takes as long as it is large.
+const RESERVE: u64 = 8 << 30;
+
 pub(crate) fn measure(arguments: &[String]) -> Result<()> {
     let mut arguments = arguments.iter().map(String::as_str);
-    let mut setup = Setup::USUAL;
+    let mut setup = Setup {
+        reserve: RESERVE,
+        ..Setup::USUAL
+    };
     match arguments.next() {
         None => {}
         Some("--shared-from") => {
