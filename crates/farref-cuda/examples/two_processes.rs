@@ -104,7 +104,11 @@ mod linux {
         let free = cuda.memory(0)?.free as usize;
         let outside = (outside < free / 2).then_some(outside);
         for bytes in [KIB, MIB, 64 * MIB, GIB].into_iter().chain(outside) {
-            size(cuda, &pool, &pinned, bytes, &mut to, &mut from)?;
+            if let Err(error) = size(cuda, &pool, &pinned, bytes, &mut to, &mut from) {
+                drop(to);
+                let ended = child.wait()?;
+                return Err(error.context(format!("the other process: {ended}")));
+            }
         }
         println!("{} bytes are out", pool.exported_bytes());
 

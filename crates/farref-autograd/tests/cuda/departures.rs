@@ -162,16 +162,21 @@ pub(crate) async fn ct7_what_a_peer_has_changed_is_changed_when_it_comes_home_or
     finish(group).await
 }
 
-/// A tensor that will be there in seconds.
+/// A tensor that will be there in seconds, the same for everybody.
 #[farref::remote]
 fn make_late() -> Result<Tensor, Failed> {
     let late = || -> Result<Tensor> {
+        let mut has = HAS.lock().unwrap_or_else(|lock| lock.into_inner());
+        if let Some(made) = has.first() {
+            return Ok(made.clone());
+        }
         let large = candle::Tensor::ones((8192, 8192), DType::F32, &cuda::device(0)?)?;
         let mut product = large.clone();
         for _ in 0..200 {
             product = (product.matmul(&large)? * (1.0 / 8192.0))?;
         }
-        Ok(product.into())
+        has.push(product.into());
+        Ok(has[0].clone())
     };
     Ok(late()?)
 }

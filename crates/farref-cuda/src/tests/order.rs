@@ -41,7 +41,9 @@ fn a_later_export_on_another_stream_does_not_mean_that_an_earlier_one_is_done() 
             let (first, second) = (allocate(&here, 4), allocate(&here, 4));
             let work = here.write_later(0, slow, first.pointer(), b"slow");
             let exported = pool.export(first.pointer(), 4, slow).unwrap();
+            let quick_work = here.hold(0, quick);
             let later = pool.export(second.pointer(), 4, quick).unwrap();
+            quick_work.complete();
             let stream = there.stream(0);
             let imported = opened.import(&exported.message(), stream).unwrap();
             let reading = there.read_later(0, stream, imported.pointer(), 4);

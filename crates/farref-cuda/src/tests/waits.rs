@@ -83,7 +83,10 @@ fn those_who_wait_for_more_go_on_also_if_others_who_waited_for_less_look_later()
     Machine::run(1, |machine| {
         let pair = Pair::of(machine);
         let Pair {
-            here, pool, opened, ..
+            here,
+            there,
+            pool,
+            opened,
         } = &pair;
         let third = machine.process();
         let also = super::open(&third, pool);
@@ -95,13 +98,15 @@ fn those_who_wait_for_more_go_on_also_if_others_who_waited_for_less_look_later()
         let imported = also.import(&exported.message(), STREAM).unwrap();
         let reading = third.read_later(0, STREAM, imported.pointer(), 4);
         here.kill();
+        opened.work().exporter().begin_to_end();
         also.work().exporter().end();
-        // Its stream can go on, and has not got there yet.
+        // Its stream can go on, and has not got there yet, when the other one writes what it waits for, which is less.
         until(|| !also.work().is_watched());
-        opened.work().exporter().end();
-        until(|| !opened.work().is_watched());
+        let looks = there.cuda().waits().looks();
+        until(|| there.cuda().waits().looks() > looks + 1);
         own.complete();
         until(|| reading.get().is_some());
+        opened.work().exporter().end();
         drop((work, imported, exported));
     });
 }
