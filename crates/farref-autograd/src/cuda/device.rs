@@ -42,8 +42,8 @@ impl Options {
         Self::default()
     }
 
-    /// So many bytes of each device are taken when it is opened, for tensors: 1 GiB unless something else is said, and no more
-    /// than a quarter of what is free. Another process maps them once; memory that is taken later has to be mapped when it is
+    /// So many bytes of each device are taken when it is opened, for tensors. If nothing is said it is 1 GiB, or a quarter of what is free if that is
+    /// less. If there are not as many as were said, nothing is shared. Another process maps them once; memory that is taken later has to be mapped when it is
     /// shared, which takes about a millisecond per GiB.
     pub fn reserve(mut self, bytes: u64) -> Self {
         self.reserve = Some(bytes);
@@ -57,7 +57,7 @@ impl Options {
         self
     }
 
-    /// At most so many bytes of the host are locked for copies.
+    /// At most so many bytes of the host are page-locked for copies from and to each device. 1 GiB by default.
     pub fn locked(mut self, bytes: u64) -> Self {
         self.pinned.limit = bytes;
         self
@@ -190,7 +190,7 @@ pub(super) fn open(ordinal: u32) -> std::result::Result<Arc<OpenDevice>, String>
     let count = cuda.device_count().map_err(text)?;
     if ordinal >= count {
         return Err(format!(
-            "there is no cuda:{ordinal}: this process has {count} CUDA devices"
+            "there is no cuda:{ordinal}: this process sees {count} CUDA devices (CUDA_VISIBLE_DEVICES says which)"
         ));
     }
     let pinned = PinnedPool::new(&cuda, ordinal, options.pinned).map_err(text)?;

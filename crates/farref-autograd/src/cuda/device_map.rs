@@ -13,8 +13,8 @@ pub enum Target {
 
 /// Where tensors of each CUDA device of this worker arrive on another worker.
 ///
-/// What is not said goes to the device with the same number. Answers and gradients come back the same way, unless the other worker has
-/// a map of its own.
+/// What is not said goes to the device with the same number. Answers on CUDA devices, and gradients, come back the same way, unless the other
+/// worker has a map of its own. A tensor on the CPU arrives on the CPU, also an answer to what was sent there by a map.
 ///
 /// ```
 /// use farref_autograd::cuda::{DeviceMap, Target};

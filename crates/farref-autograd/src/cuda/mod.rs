@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! use farref_autograd::{Tensor, cuda};
-//! use farref_autograd::candle::DType;
+//! use farref_autograd::candle::{self, DType};
 //!
 //! #[farref::remote]
 //! fn double(x: Tensor) -> Result<Tensor, farref_autograd::Error> {
@@ -19,7 +19,7 @@
 //! let gpu = cuda::device(0)?; // tensors that others are to use without a copy are made on this
 //! let peer = me.peer("worker1")?;
 //! cuda::meet(me, &peer).await?; // not needed: then the first tensors are copied
-//! let x = Tensor::from(candle_core::Tensor::ones((1024, 1024), DType::F32, &gpu)?);
+//! let x = Tensor::from(candle::Tensor::ones((1024, 1024), DType::F32, &gpu)?);
 //! let doubled = double::on(&peer, x).await?;
 //! assert!(doubled.device().is_cuda());
 //! # Ok(())
