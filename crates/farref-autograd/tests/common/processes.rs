@@ -61,6 +61,8 @@ async fn join(rank: u32, workers: u32, place: &str, wire: Wire) -> Result<Worker
         .rank(rank)
         .world_size(workers)
         .rendezvous(place)
+        // Large tensors go to and fro.
+        .kept_receive_buffers(512 << 20)
         .fail_on_leaks(true);
     let builder = match wire {
         Wire::Usual => builder,

@@ -63,7 +63,7 @@ pub(crate) async fn copied() -> Result<()> {
         };
         let group = start_with(2, setup, setup).await?;
         let peer = group.peer(1)?;
-        for (bytes, rounds) in [(1 << 20, 60), (64 << 20, 20), (256 << 20, 10)] {
+        for (bytes, rounds) in [(1 << 20, 60), (64 << 20, 14), (256 << 20, 8)] {
             if wire == Wire::Usual && bytes <= 64 << 20 {
                 by_turns(&peer, bytes).await?;
             }

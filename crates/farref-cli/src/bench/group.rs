@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::iter::Empty;
 
-use farref::{Peer, StoreServer, Tls, Worker};
+use farref::{Peer, StoreServer, Tls, Worker, WorkerBuilder};
 
 use super::role::{Guard, PATIENCE, Role, Seat, token};
 use super::transport::Transport;
@@ -31,10 +31,14 @@ impl Seat {
             Transport::Tls => Tls::from_env()?,
             _ => None,
         };
-        self.join_with(tls).await
+        self.join_with(tls, |worker| worker).await
     }
 
-    async fn join_with(&self, tls: Option<Tls>) -> anyhow::Result<Worker> {
+    async fn join_with(
+        &self,
+        tls: Option<Tls>,
+        set_up: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
+    ) -> anyhow::Result<Worker> {
         let worker = Worker::builder(Self::name(self.rank))
             .rank(self.rank)
             .world_size(self.workers)
@@ -47,7 +51,7 @@ impl Seat {
             Some(tls) => worker.tls(tls),
             None => worker,
         };
-        Ok(worker.join().await?)
+        Ok(set_up(worker).join().await?)
     }
 }
 
@@ -61,6 +65,16 @@ impl Group {
         transport: Transport,
         workers: u32,
         role: impl Fn(Seat) -> Role,
+    ) -> anyhow::Result<Self> {
+        Self::start_with(transport, workers, role, |worker| worker).await
+    }
+
+    /// And this process is set up in a way of its own.
+    pub(super) async fn start_with(
+        transport: Transport,
+        workers: u32,
+        role: impl Fn(Seat) -> Role,
+        set_up: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
     ) -> anyhow::Result<Self> {
         let store = StoreServer::bind("127.0.0.1:0").await?;
         let port = store.local_addr().port();
@@ -81,7 +95,7 @@ impl Group {
             Tls::from_files(certificate, key, authorities)
         });
         let tls = tls.transpose()?;
-        let me = seat(0).join_with(tls).await?;
+        let me = seat(0).join_with(tls, set_up).await?;
         let peers = (1..workers).map(|rank| me.peer(&Seat::name(rank)));
         let peers = peers.collect::<farref::Result<_>>()?;
         Ok(Self {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use farref::WorkerBuilder;
 use farref_autograd::candle::{self, DType};
 use farref_autograd::{Error, Tensor, cuda};
 use farref_cuda::{Cuda, PinnedOptions, PinnedPool};
@@ -21,6 +22,8 @@ use crate::bench::transport::Transport;
 
 /// What comes first locks memory.
 const WARM_UP: usize = 3;
+/// How much memory this process keeps to receive tensors into.
+const KEPT: usize = 512 << 20;
 /// How often at least.
 const LEAST: usize = 10;
 
@@ -62,7 +65,9 @@ pub(super) async fn measure(
     }
     drop(bulk);
 
-    let group = Group::start_as(transport, 2, Role::CopyingWorker).await?;
+    // Whoever gets large tensors again and again says so: fresh memory for each costs more than the copies.
+    let keeps = |worker: WorkerBuilder| worker.kept_receive_buffers(KEPT);
+    let group = Group::start_with(transport, 2, Role::CopyingWorker, keeps).await?;
     let peer = &group.peers[0];
     // Otherwise they would do so while the first tensors are measured.
     cuda::meet(&group.me, peer).await?;
