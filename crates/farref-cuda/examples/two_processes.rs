@@ -100,10 +100,7 @@ mod linux {
             "\n{:>10} {:>12} {:>12} {:>12} {:>12} {:>12}   (µs: first, then medians of {ROUNDS})",
             "bytes", "export 1st", "export", "import 1st", "import", "free"
         );
-        let outside = (gib as usize + 2) * GIB;
-        let free = cuda.memory(0)?.free as usize;
-        let outside = (outside < free / 2).then_some(outside);
-        for bytes in [KIB, MIB, 64 * MIB, GIB].into_iter().chain(outside) {
+        for bytes in [KIB, MIB, 64 * MIB, GIB, 3 * GIB] {
             if let Err(error) = size(cuda, &pool, &pinned, bytes, &mut to, &mut from) {
                 drop(to);
                 let ended = child.wait()?;
@@ -111,6 +108,10 @@ mod linux {
             }
         }
         println!("{} bytes are out", pool.exported_bytes());
+        let large = cuda.allocate(0, 6 << 30, STREAM)?;
+        let refused = pool.export(large.pointer(), large.bytes(), STREAM);
+        println!("more than the driver can share: {}", said(refused));
+        drop(large);
 
         let memory = cuda.allocate(0, MIB as u64, STREAM)?;
         println!(

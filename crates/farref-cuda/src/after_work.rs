@@ -13,8 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::cuda::Cuda;
-use crate::driver::Device;
+use crate::driver::{Device, Driver};
 use crate::error::Result;
 use crate::owned::OwnedEvent;
 use crate::sys::StreamHandle;
@@ -39,7 +38,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct AfterWork(Arc<Shared>);
 
 struct Shared {
-    cuda: Cuda,
+    driver: Arc<dyn Driver>,
     queue: Mutex<Queue>,
     wake: Condvar,
 }
@@ -78,10 +77,10 @@ impl fmt::Debug for AfterWork {
 }
 
 impl AfterWork {
-    /// One for all devices of this process.
-    pub fn new(cuda: &Cuda) -> Self {
+    /// One for all devices of a driver.
+    pub(crate) fn with(driver: &Arc<dyn Driver>) -> Self {
         Self(Arc::new(Shared {
-            cuda: cuda.clone(),
+            driver: Arc::clone(driver),
             queue: Mutex::default(),
             wake: Condvar::new(),
         }))
@@ -97,7 +96,7 @@ impl AfterWork {
     /// If the device fails, nothing works on it any more, and the job is run. There is an error only for a device that does not
     /// exist; then the job is dropped.
     pub fn run(&self, ordinal: u32, stream: StreamHandle, job: Job) -> Result<()> {
-        let device = self.0.cuda.device(ordinal)?;
+        let device = Device::of(&self.0.driver, ordinal)?;
         let spare = || {
             let mut queue = self.0.lock();
             let at = queue.spare.iter().position(|(of, _)| *of == ordinal);
@@ -183,7 +182,8 @@ impl Shared {
     fn look(&self) {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut pause = SHORTEST;
-        self.cuda.relax_captures();
+        // One that cannot do it has no captures. (From now on what this thread asks spoils none.)
+        let _ = self.driver.relax_captures();
         loop {
             let mut queue = self.lock();
             if waiting.is_empty() && queue.new.is_empty() {

@@ -4,10 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::driver::{Device, Driver, PoolHandle};
+use crate::after_work::AfterWork;
+use crate::device_memory::DeviceMemory;
+use crate::driver::{Device, Driver};
 use crate::error::{CudaError, Result};
 use crate::exchange::Exchange;
 use crate::facts::{DeviceUuid, MemoryInfo};
+use crate::imported_pool::{ImportedMemory, ImportedPool};
+use crate::leaving_pools::LeavingPools;
 use crate::open_pools::OpenPools;
 use crate::sys::{Real, StreamHandle};
 use crate::watch::Watch;
@@ -36,9 +40,9 @@ struct Inner {
     /// Gives pools' descriptors to other processes. There is one as long as there is a pool.
     exchange: Mutex<Weak<Exchange>>,
     /// Imported pools that could not go yet, since memory of theirs is still being freed.
-    leaving: Mutex<Vec<(u32, PoolHandle)>>,
+    leaving: Arc<LeavingPools>,
     /// The pools of others.
-    open_pools: OpenPools,
+    open_pools: OpenPools<ImportedPool, ImportedMemory>,
     /// Memory of this process that others may use though it is not out.
     lingering: Arc<Watch>,
     /// Work of other processes that streams of this one wait for.
@@ -67,9 +71,9 @@ impl Cuda {
 
     pub(crate) fn new(driver: Arc<dyn Driver>) -> Self {
         Self(Arc::new(Inner {
+            leaving: LeavingPools::new(&driver),
             driver,
             exchange: Mutex::default(),
-            leaving: Mutex::default(),
             open_pools: OpenPools::default(),
             lingering: Watch::new("farref-lingering", LINGERS),
             waits: Watch::new("farref-waits", WAITS),
@@ -101,15 +105,7 @@ impl Cuda {
 
     /// Allocates memory of the device's current pool, as candle does: of a [`SharedPool`](crate::SharedPool) once there is one.
     pub fn allocate(&self, ordinal: u32, bytes: u64, stream: StreamHandle) -> Result<DeviceMemory> {
-        let device = self.device(ordinal)?;
-        let pointer = device.driver.allocate(ordinal, None, bytes, stream)?;
-        Ok(DeviceMemory {
-            device,
-            pointer,
-            bytes,
-            stream,
-            is_taken: false,
-        })
+        DeviceMemory::allocate(&self.device(ordinal)?, bytes, stream)
     }
 
     /// Tells the allocation that an address lies in from all others that this process has or ever had there.
@@ -118,14 +114,8 @@ impl Cuda {
         Ok(self.0.driver.allocation_id(ordinal, pointer)?)
     }
 
-    /// From now on this thread's questions spoil no capture of another one's.
-    pub(crate) fn relax_captures(&self) {
-        // A driver that cannot do it has no captures.
-        let _ = self.0.driver.relax_captures();
-    }
-
     /// The pools of others that are open in this process.
-    pub(crate) fn open_pools(&self) -> &OpenPools {
+    pub(crate) fn open_pools(&self) -> &OpenPools<ImportedPool, ImportedMemory> {
         &self.0.open_pools
     }
 
@@ -141,12 +131,7 @@ impl Cuda {
 
     /// A device of this process.
     pub(crate) fn device(&self, ordinal: u32) -> Result<Device> {
-        let count = self.device_count()?;
-        if ordinal >= count {
-            return Err(CudaError::NoDevice { ordinal, count });
-        }
-        let driver = Arc::clone(&self.0.driver);
-        Ok(Device { driver, ordinal })
+        Device::of(&self.0.driver, ordinal)
     }
 
     /// The device that is this GPU.
@@ -170,55 +155,15 @@ impl Cuda {
         Ok(started)
     }
 
-    /// Gives up an imported pool, at the latest when the next one comes or goes: the driver does not let go of one while memory of
-    /// it is being freed.
-    pub(crate) fn give_up(&self, pool: Option<(u32, PoolHandle)>) {
-        let mut leaving = (self.0.leaving.lock()).unwrap_or_else(PoisonError::into_inner);
-        leaving.extend(pool);
-        leaving.retain(|&(ordinal, pool)| self.0.driver.destroy_pool(ordinal, pool).is_err());
+    /// Imported pools that could not go yet.
+    pub(crate) fn leaving(&self) -> &Arc<LeavingPools> {
+        &self.0.leaving
     }
 }
 
-/// Device memory that was allocated here. Freed when dropped, after what its stream was given until then.
-#[derive(Debug)]
-pub struct DeviceMemory {
-    device: Device,
-    pointer: u64,
-    bytes: u64,
-    stream: StreamHandle,
-    /// Whether somebody else frees it.
-    is_taken: bool,
-}
-
-impl DeviceMemory {
-    /// Where it begins.
-    pub fn pointer(&self) -> u64 {
-        self.pointer
-    }
-
-    /// How long it is.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The device's number in this process.
-    pub fn ordinal(&self) -> u32 {
-        self.device.ordinal
-    }
-
-    /// Where it begins. It is not freed any more: whoever calls this does that, once, with `cuMemFreeAsync`, as candle's
-    /// `CudaSlice` does.
-    pub fn into_raw(mut self) -> u64 {
-        self.is_taken = true;
-        self.pointer
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        if !self.is_taken {
-            let Device { driver, ordinal } = &self.device;
-            let _ = driver.free(*ordinal, self.pointer, self.stream);
-        }
+impl AfterWork {
+    /// One for all devices of this process.
+    pub fn new(cuda: &Cuda) -> Self {
+        Self::with(&cuda.0.driver)
     }
 }

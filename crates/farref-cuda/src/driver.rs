@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use crate::error::DriverError;
+use crate::error::{CudaError, DriverError};
 use crate::facts::{DeviceUuid, MemoryInfo};
 use crate::sys::{HostAddress, HostPart, SharedNumber, StreamHandle};
 
@@ -26,6 +26,18 @@ pub(crate) struct EventHandle(pub(crate) u64);
 pub(crate) struct Device {
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) ordinal: u32,
+}
+
+impl Device {
+    /// The one with this number, if there is one.
+    pub(crate) fn of(driver: &Arc<dyn Driver>, ordinal: u32) -> Result<Self, CudaError> {
+        let count = driver.device_count()?;
+        if ordinal >= count {
+            return Err(CudaError::NoDevice { ordinal, count });
+        }
+        let driver = Arc::clone(driver);
+        Ok(Self { driver, ordinal })
+    }
 }
 
 /// What the driver gives so that another process can have an allocation.

@@ -72,6 +72,14 @@ pub enum CudaError {
         /// How many there may be.
         limit: u64,
     },
+    /// The allocation is longer than what the driver can share. Nothing is wrong: whoever asks copies instead.
+    #[error("an allocation of {bytes} bytes cannot be shared: {limit} can")]
+    TooLarge {
+        /// How long it is.
+        bytes: u64,
+        /// How long it may be.
+        limit: u64,
+    },
     /// The memory is not of the pool that is to export it: it was allocated before there was one, or by somebody else.
     #[error("device memory at {pointer:#x} is not of the shared pool")]
     NotOurs {

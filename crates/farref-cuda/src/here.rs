@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use crate::driver::Device;
-use crate::imported_pool::ImportedMemory;
 use crate::ticket::Token;
 
-#[derive(Debug, Default)]
-pub(crate) struct Here {
-    by_token: HashMap<Token, Entry>,
+/// `M` is what those have who share it.
+#[derive(Debug)]
+pub(crate) struct Here<M> {
+    by_token: HashMap<Token, Entry<M>>,
     /// What each address was imported for last.
     by_pointer: HashMap<u64, Token>,
     /// How many there may be before it is looked which of those have gone that others gave back.
@@ -18,7 +18,7 @@ pub(crate) struct Here {
 
 /// Memory that was imported.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<M> {
     device: Device,
     pointer: u64,
     bytes: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
     seen: Option<Seen>,
     /// Whether somebody else gives it back, and does not say when.
     is_taken: bool,
-    shared: Weak<ImportedMemory>,
+    shared: Weak<M>,
 }
 
 /// What the driver says of an address: where the allocation begins, how long it is, and which one it is of all that were ever there.
@@ -46,13 +46,13 @@ impl Seen {
 }
 
 /// Memory that is here.
-pub(crate) struct Found {
+pub(crate) struct Found<M> {
     pub(crate) pointer: u64,
     pub(crate) bytes: u64,
-    pub(crate) shared: Option<Arc<ImportedMemory>>,
+    pub(crate) shared: Option<Arc<M>>,
 }
 
-impl Entry {
+impl<M> Entry<M> {
     /// Memory that was just imported, of which the driver has said where it begins and how long it is, if it did.
     pub(crate) fn new(
         device: &Device,
@@ -85,8 +85,18 @@ impl Entry {
     }
 }
 
-impl Here {
-    pub(crate) fn find(&mut self, token: &Token) -> Option<Found> {
+impl<M> Default for Here<M> {
+    fn default() -> Self {
+        Self {
+            by_token: HashMap::new(),
+            by_pointer: HashMap::new(),
+            look_from: 0,
+        }
+    }
+}
+
+impl<M> Here<M> {
+    pub(crate) fn find(&mut self, token: &Token) -> Option<Found<M>> {
         let entry = self.by_token.get(token)?;
         if entry.is_here() {
             return Some(Found {
@@ -99,7 +109,7 @@ impl Here {
         None
     }
 
-    pub(crate) fn insert(&mut self, token: Token, entry: Entry) {
+    pub(crate) fn insert(&mut self, token: Token, entry: Entry<M>) {
         let pointer = entry.pointer;
         // Whatever was there before was given back, or it would not be there again.
         if let Some(before) = self.by_pointer.insert(pointer, token) {
@@ -115,7 +125,7 @@ impl Here {
     }
 
     /// It is shared from now on.
-    pub(crate) fn share(&mut self, token: &Token, memory: &Arc<ImportedMemory>) {
+    pub(crate) fn share(&mut self, token: &Token, memory: &Arc<M>) {
         if let Some(entry) = self.by_token.get_mut(token) {
             entry.shared = Arc::downgrade(memory);
         }

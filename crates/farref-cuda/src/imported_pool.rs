@@ -8,19 +8,21 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, MutexGuard};
 
 use crate::after_work::AfterWork;
-use crate::cuda::{Cuda, DeviceMemory};
-use crate::driver::{Device, PoolHandle};
+use crate::device_memory::DeviceMemory;
+use crate::driver::Device;
 use crate::error::{CudaError, DriverError, Result};
-use crate::exchange;
+use crate::exchange::Given;
 use crate::exporters_work::ExportersWork;
 use crate::facts::DeviceUuid;
 use crate::here::{Entry, Found, Here};
+use crate::leaving_pools::{LeavingPools, OwnedImport};
 use crate::ledger::{Borrowed, Held};
 use crate::open_pools::Slot;
 use crate::owned::OwnedStream;
 use crate::progress::Progress;
 use crate::sys::StreamHandle;
-use crate::ticket::{ExportMessage, Host, MAX_ANCHORS, Secret, Ticket, Token};
+use crate::ticket::{ExportMessage, MOST_BYTES, Secret, Ticket, Token};
+use crate::watch::Watch;
 
 /// What the driver aligns allocations to, at the least.
 const ALIGNMENT: u64 = 256;
@@ -28,18 +30,18 @@ const ALIGNMENT: u64 = 256;
 /// Another process's [`SharedPool`](crate::SharedPool).
 pub struct ImportedPool {
     device: Device,
-    cuda: Cuda,
-    handle: PoolHandle,
+    // In the order in which they are given back, after the anchors: the place last.
+    pool: OwnedImport,
     number: u64,
     uuid: DeviceUuid,
     anchors: Vec<u64>,
     /// For what is not the program's: the anchors.
     stream: OwnedStream,
     secret: Secret,
-    slot: Arc<Slot>,
     ledger: Arc<Borrowed>,
     after: AfterWork,
     work: Arc<ExportersWork>,
+    place: TakenPlace,
 }
 
 impl fmt::Debug for ImportedPool {
@@ -52,56 +54,29 @@ impl fmt::Debug for ImportedPool {
     }
 }
 
-/// Gives up an imported pool unless it is forgotten.
-struct Unfinished<'a>(&'a Cuda, u32, PoolHandle);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        self.0.give_up(Some((self.1, self.2)));
-    }
-}
-
 impl ImportedPool {
-    /// Opens the pool that a ticket is for. If it is open in this process, it is that one.
-    ///
-    /// Blocks: it asks the other process over a Unix socket, and the driver. So it is not for an async thread.
-    pub fn open(cuda: &Cuda, ticket: &Ticket) -> Result<Arc<Self>> {
-        if ticket.host != Host::here()? {
-            return Err(CudaError::OtherHost);
-        }
-        if ticket.anchors.len() > MAX_ANCHORS {
-            return Err(CudaError::BadTicket("it has too many anchors"));
-        }
-        let device = cuda.find(ticket.uuid)?;
-        let slot = cuda.open_pools().slot(ticket);
-        let pool = slot.get(|| Self::open_first(cuda, device, &slot, ticket))?;
-        if !pool.is_of(ticket) {
-            return Err(CudaError::BadTicket("the pool has another one"));
-        }
-        Ok(pool)
-    }
-
-    /// One that is not open.
-    fn open_first(
-        cuda: &Cuda,
+    /// One that is not open, of which this was given. Others watch what it waits for, and let go of it when it leaves.
+    pub(crate) fn new(
         device: Device,
-        slot: &Arc<Slot>,
+        given: Given,
         ticket: &Ticket,
+        slot: &Arc<Slot<Self, ImportedMemory>>,
+        (watch, leaving): (&Arc<Watch>, &Arc<LeavingPools>),
     ) -> Result<Arc<Self>> {
         let Device { driver, ordinal } = device.clone();
-        let exchange::Given {
+        let Given {
             descriptor,
             ledger,
             process,
-        } = exchange::ask(ticket)?;
+        } = given;
         // Those that could not go before may go now.
-        cuda.give_up(None);
+        leaving.try_again();
         let handle = driver.import_pool(ordinal, descriptor.as_fd())?;
         drop(descriptor);
-        let unfinished = Unfinished(cuda, ordinal, handle);
+        let pool = OwnedImport::new(&device, handle, leaving);
         let progress = Progress::open(&device, ledger.as_fd())?;
-        let after = AfterWork::new(cuda);
-        let work = ExportersWork::new(&device, progress, process, &after, cuda.waits());
+        let after = AfterWork::with(&driver);
+        let work = ExportersWork::new(&device, progress, process, &after, watch);
         let stream = OwnedStream::new(&device)?;
         // Without an anchor imports take longer, and nothing else.
         let import = |anchor: &Token| {
@@ -109,24 +84,22 @@ impl ImportedPool {
             driver.import_pointer(ordinal, handle, &data).ok()
         };
         let anchors = ticket.anchors.iter().filter_map(import).collect();
-        std::mem::forget(unfinished);
         Ok(Arc::new(Self {
             device,
-            cuda: cuda.clone(),
-            handle,
+            pool,
             number: ticket.pool,
             uuid: ticket.uuid,
             anchors,
             stream,
             secret: ticket.secret,
-            slot: Arc::clone(slot),
             ledger,
             after,
             work,
+            place: TakenPlace(Arc::clone(slot)),
         }))
     }
 
-    fn is_of(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn is_of(&self, ticket: &Ticket) -> bool {
         self.secret.is(&ticket.secret.0) && self.uuid == ticket.uuid
     }
 
@@ -227,7 +200,7 @@ impl ImportedPool {
 
     fn copy_from(&self, from: u64, bytes: u64, stream: StreamHandle) -> Result<DeviceMemory> {
         let Device { driver, ordinal } = &self.device;
-        let copy = self.cuda.allocate(*ordinal, bytes, stream)?;
+        let copy = DeviceMemory::allocate(&self.device, bytes, stream)?;
         driver.copy_within(*ordinal, from, copy.pointer(), bytes, stream)?;
         Ok(copy)
     }
@@ -240,20 +213,25 @@ impl ImportedPool {
         if message.bytes == 0 {
             return Err(CudaError::BadMessage("it is of no bytes"));
         }
+        if message.bytes > MOST_BYTES {
+            return Err(CudaError::BadMessage(
+                "it is of more bytes than can be shared",
+            ));
+        }
         Ok(())
     }
 
     /// Imports what is not here.
     fn take(
         self: &Arc<Self>,
-        mut here: MutexGuard<'_, Here>,
+        mut here: MutexGuard<'_, Here<ImportedMemory>>,
         message: &ExportMessage,
         stream: StreamHandle,
     ) -> Result<ImportedMemory> {
         let Device { driver, ordinal } = &self.device;
         let token = message.token;
         let held = self.ledger.take(message.loan)?;
-        let pointer = driver.import_pointer(*ordinal, self.handle, &token.into())?;
+        let pointer = driver.import_pointer(*ordinal, self.pool.handle, &token.into())?;
         let range = driver.range(*ordinal, pointer);
         let range = range.map_err(CudaError::from);
         let there = range.as_ref().map_or(0, |&(begin, there)| {
@@ -315,8 +293,17 @@ impl ImportedPool {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Here> {
-        self.slot.here()
+    fn lock(&self) -> MutexGuard<'_, Here<ImportedMemory>> {
+        self.place.0.here()
+    }
+}
+
+/// The place of a pool that is open. When this is dropped, nothing is left of the pool.
+struct TakenPlace(Arc<Slot<ImportedPool, ImportedMemory>>);
+
+impl Drop for TakenPlace {
+    fn drop(&mut self) {
+        self.0.has_closed();
     }
 }
 
@@ -338,8 +325,6 @@ impl Drop for ImportedPool {
         if !self.anchors.is_empty() {
             let _ = self.stream.synchronize();
         }
-        self.cuda.give_up(Some((*ordinal, self.handle)));
-        self.slot.has_closed();
     }
 }
 

@@ -52,6 +52,8 @@ mod copies;
 #[cfg(target_os = "linux")]
 mod cuda;
 #[cfg(target_os = "linux")]
+mod device_memory;
+#[cfg(target_os = "linux")]
 mod driver;
 #[cfg(target_os = "linux")]
 mod error;
@@ -68,9 +70,13 @@ mod here;
 #[cfg(target_os = "linux")]
 mod imported_pool;
 #[cfg(target_os = "linux")]
+mod leaving_pools;
+#[cfg(target_os = "linux")]
 mod ledger;
 #[cfg(target_os = "linux")]
 mod open_pools;
+#[cfg(target_os = "linux")]
+mod opening;
 #[cfg(target_os = "linux")]
 mod other_process;
 #[cfg(target_os = "linux")]
@@ -99,7 +105,9 @@ pub use after_work::AfterWork;
 #[cfg(target_os = "linux")]
 pub use copies::Download;
 #[cfg(target_os = "linux")]
-pub use cuda::{Cuda, DeviceMemory};
+pub use cuda::Cuda;
+#[cfg(target_os = "linux")]
+pub use device_memory::DeviceMemory;
 #[cfg(target_os = "linux")]
 pub use error::{CudaError, DriverError, Result};
 #[cfg(target_os = "linux")]

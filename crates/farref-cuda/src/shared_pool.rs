@@ -19,7 +19,7 @@ use crate::fence::Fence;
 use crate::ledger::{Ledger, Loan};
 use crate::owned::{OwnedPool, OwnedStream};
 use crate::sys::StreamHandle;
-use crate::ticket::{ExportMessage, Host, Ticket, Token};
+use crate::ticket::{ExportMessage, Host, MOST_BYTES, Ticket, Token};
 use crate::watch::{Watch, Watched};
 
 /// The length of an anchor.
@@ -28,8 +28,9 @@ const ANCHOR: u64 = 512;
 /// How much memory a [`SharedPool`] takes, and gives away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolOptions {
-    /// So many bytes are taken of the device at once, as one piece: what is exported out of it is imported in a microsecond,
-    /// however large. What has no room in it takes the importer longer, by its size. Zero takes none.
+    /// So many bytes are taken of the device at once, as one piece. What is allocated later comes out of it, as far as there is room, and is not
+    /// taken of the device then. (An importer maps each allocation by itself, about a microsecond per MiB, wherever it comes from.) Zero takes
+    /// none.
     pub reserve: u64,
     /// So many bytes are out at most ([`SharedPool::exported_bytes`]).
     pub limit: u64,
@@ -195,7 +196,8 @@ impl SharedPool {
         self.offer.number()
     }
 
-    /// Whether there is an anchor in the reserve, so that memory out of it is imported quickly.
+    /// Whether there is an anchor in the reserve: a little memory that importers keep. (It was to have the reserve mapped once; the driver was seen
+    /// to map each allocation all the same.)
     pub fn is_anchored(&self) -> bool {
         self.anchor.is_some()
     }
@@ -223,7 +225,8 @@ impl SharedPool {
     /// The memory must stay allocated as long as the [`Exported`] is kept, which is until every importer has released it:
     /// [`Exported::keep`] takes whatever owns it.
     ///
-    /// Fails with [`CudaError::LimitReached`] if too much is out: whoever asks copies instead.
+    /// Fails with [`CudaError::LimitReached`] if too much is out, and with [`CudaError::TooLarge`] if the allocation is longer than 3 GiB: whoever asks
+    /// copies instead.
     pub fn export(
         self: &Arc<Self>,
         pointer: u64,
@@ -296,6 +299,12 @@ impl SharedPool {
         let range = unless_invalid(driver.range(*ordinal, pointer))?;
         let there = range.filter(|&(begin, there)| begin == pointer && bytes > 0 && bytes <= there);
         let (_, there) = there.ok_or(CudaError::NotAnAllocation { pointer, bytes })?;
+        if there > MOST_BYTES {
+            return Err(CudaError::TooLarge {
+                bytes: there,
+                limit: MOST_BYTES,
+            });
+        }
         Ok(Known {
             loan: self.ledger.lend()?,
             lingering: Vec::new(),

@@ -19,8 +19,8 @@ use crate::error::Result;
 /// use farref_autograd::cuda;
 ///
 /// # fn example() -> farref_autograd::Result<()> {
-/// // Tensors of up to 8 GiB in all are shared without any cost that depends on their size.
-/// cuda::Options::new().reserve(8 << 30).set()?;
+/// // Others may use up to 8 GiB of this process; what is more is copied.
+/// cuda::Options::new().exported(8 << 30).set()?;
 /// let gpu = cuda::device(0)?;
 /// # Ok(())
 /// # }
@@ -43,8 +43,8 @@ impl Options {
     }
 
     /// So many bytes of each device are taken when it is opened, for tensors. If nothing is said it is 1 GiB, or a quarter of what is free if that is
-    /// less. If there are not as many as were said, nothing is shared. Another process maps them once; memory that is taken later has to be mapped when it is
-    /// shared, which takes about a millisecond per GiB.
+    /// less. If there are not as many as were said, nothing is shared. What is made later comes out of them, as far as there is room, and need not
+    /// be taken of the device then.
     pub fn reserve(mut self, bytes: u64) -> Self {
         self.reserve = Some(bytes);
         self

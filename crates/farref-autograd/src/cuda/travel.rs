@@ -105,7 +105,11 @@ fn share(
             }
             match pool.export(allocation.pointer, allocation.bytes as u64, device.stream()) {
                 Ok(exported) => (write(&exported.message())?, Some(exported)),
-                Err(CudaError::LimitReached { .. } | CudaError::NotOurs { .. }) => return Ok(None),
+                Err(
+                    CudaError::LimitReached { .. }
+                    | CudaError::NotOurs { .. }
+                    | CudaError::TooLarge { .. },
+                ) => return Ok(None),
                 // CT-3. If it is the device that does not work any more, the copy will say so.
                 Err(error) => {
                     tracing::debug!(%error, "a tensor cannot be shared, and is copied");

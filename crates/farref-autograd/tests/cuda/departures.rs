@@ -183,9 +183,14 @@ fn make_late() -> Result<Tensor, Failed> {
 
 /// Has a tensor made by another worker, begins to compute with it, and keeps it.
 async fn begin_with(by: &Peer) -> Result<()> {
+    // A kernel that is used for the first time is loaded, which waits for all that the device was given.
+    all_of(&*filled(1.0, 1024)?)?;
+    filled(1.0, 1024)?.sum_all()?;
+    let began = Instant::now();
     let made = make_late::on(by).await?;
     ensure!(cuda::usage().imported == 1, "it is shared");
     let computed = made.sum_all()?;
+    println!("in the middle of it after {:?}", began.elapsed());
     let mut has = HAS.lock().unwrap_or_else(|lock| lock.into_inner());
     has.extend([made, computed.into()]);
     Ok(())

@@ -13,7 +13,7 @@ use crate::common::processes::in_runtime;
 use crate::copied_times::copied;
 use crate::group::{Setup, echo, filled, finish, start_with};
 
-/// Room for all that is there at once: what is made beyond it is mapped by the receiver each time, which takes as long as it is large.
+/// Room for all that is there at once: nothing is to be taken of the GPU meanwhile.
 const RESERVE: u64 = 8 << 30;
 
 pub(crate) fn measure(arguments: &[String]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Memory of the host that a device reads and writes by itself: where it is, and the part of it that one copy is about.
 
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
@@ -72,6 +73,36 @@ impl Drop for Pages {
     fn drop(&mut self) {
         // SAFETY: they were mapped with this length, and those who use their address do so only as long as they have this.
         let _ = unsafe { munmap(self.address.pointer().cast(), self.bytes) };
+    }
+}
+
+/// The number at the beginning of a page that is locked and that others have, too, as streams are given it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SharedNumber {
+    page: HostAddress,
+    at_device: u64,
+}
+
+impl SharedNumber {
+    /// Of a page that is locked, and not unmapped before it is unlocked.
+    pub(super) fn new(page: HostAddress, at_device: u64) -> Self {
+        Self { page, at_device }
+    }
+
+    /// Where the page is in this process.
+    pub(crate) fn page(self) -> HostAddress {
+        self.page
+    }
+
+    /// Where the device has the number.
+    pub(super) fn at_device(self) -> u64 {
+        self.at_device
+    }
+
+    /// The number itself, for a driver that does by itself what streams are given: as long as the page is locked, which it knows.
+    pub(crate) fn with<T>(self, look: impl FnOnce(&AtomicU32) -> T) -> T {
+        // SAFETY: the page is mapped, by the promise of `new`; only whole numbers of it are read and written.
+        look(unsafe { AtomicU32::from_ptr(self.page.pointer().cast()) })
     }
 }
 

@@ -10,8 +10,8 @@ mod shared_page;
 mod stream;
 mod table;
 
-pub(crate) use address::{HostAddress, HostPart};
+pub(crate) use address::{HostAddress, HostPart, SharedNumber};
 pub(crate) use host::HostBlock;
 pub(crate) use real::Real;
-pub(crate) use shared_page::{SHARED_PAGE, SharedNumber, SharedPage};
+pub(crate) use shared_page::{SHARED_PAGE, SharedPage};
 pub use stream::StreamHandle;

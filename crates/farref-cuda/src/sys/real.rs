@@ -6,8 +6,7 @@ use std::ptr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::address::{HostAddress, HostPart};
-use super::shared_page::SharedNumber;
+use super::address::{HostAddress, HostPart, SharedNumber};
 use super::stream::StreamHandle;
 use super::table::{Code, Handle, Opaque64, PoolProperties, Table};
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};

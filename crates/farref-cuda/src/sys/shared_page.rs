@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::address::HostAddress;
+use super::address::{HostAddress, SharedNumber};
 use crate::driver::Device;
 use crate::error::{CudaError, Result};
 
@@ -21,13 +21,6 @@ const APART: usize = 64;
 pub(crate) struct SharedPage {
     device: Device,
     address: HostAddress,
-    at_device: u64,
-}
-
-/// The first number of a page, as streams are given it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SharedNumber {
-    page: HostAddress,
     at_device: u64,
 }
 
@@ -73,24 +66,15 @@ impl SharedPage {
 
     /// The first number, for a stream. Whoever gives it to one keeps the page until the stream has done that.
     pub(crate) fn first(&self) -> SharedNumber {
-        SharedNumber {
-            page: self.address,
-            at_device: self.at_device,
-        }
+        SharedNumber::new(self.address, self.at_device)
     }
 
     /// One of its numbers.
     pub(crate) fn number(&self, which: usize) -> &AtomicU32 {
         let which = which % (SHARED_PAGE as usize / APART);
-        number(self.address, which)
+        // SAFETY: it lies within the page, which is mapped as long as this is there, and of which only whole numbers are read and written.
+        unsafe { AtomicU32::from_ptr(self.address.add(which * APART).pointer().cast()) }
     }
-}
-
-/// Must be mapped.
-fn number<'a>(page: HostAddress, which: usize) -> &'a AtomicU32 {
-    // SAFETY: it lies within the page, which is mapped as long as a `SharedPage` is there, and of which only whole numbers are read and written. For a
-    // `SharedNumber` it is the driver that knows: see there.
-    unsafe { AtomicU32::from_ptr(page.add(which * APART).pointer().cast()) }
 }
 
 fn unmap(address: HostAddress) {
@@ -103,23 +87,5 @@ impl Drop for SharedPage {
         let Device { driver, ordinal } = &self.device;
         let _ = driver.unlock_host(*ordinal, self.address);
         unmap(self.address);
-    }
-}
-
-impl SharedNumber {
-    /// Where the page is in this process.
-    pub(crate) fn page(self) -> HostAddress {
-        self.page
-    }
-
-    /// Where the device has the number.
-    pub(super) fn at_device(self) -> u64 {
-        self.at_device
-    }
-
-    /// The number itself, for a driver that does by itself what streams are given: as long as the page is locked, which it is not any more
-    /// before it is unmapped.
-    pub(crate) fn with<T>(self, look: impl FnOnce(&AtomicU32) -> T) -> T {
-        look(number(self.page, 0))
     }
 }

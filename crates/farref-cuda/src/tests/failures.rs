@@ -1,6 +1,6 @@
 //! Whatever fails, everything is given back (CU-7).
 
-use super::{STREAM, allocate, open, pool};
+use super::{Pair, STREAM, allocate, open, pool};
 use crate::testing::{Counts, Machine};
 use crate::{CudaError, ImportedPool, PoolOptions, SharedPool};
 
@@ -103,9 +103,12 @@ fn an_import_that_fails_leaves_nothing_behind() {
         "cuStreamWaitValue32_v2",
     ] {
         Machine::run(1, |machine| {
-            let (here, there) = (machine.process(), machine.process());
-            let pool = pool(&here);
-            let opened = open(&there, &pool);
+            let Pair {
+                here,
+                there,
+                pool,
+                opened,
+            } = Pair::of(machine);
             let memory = allocate(&here, 8);
             // So that there is something to wait for.
             let work = here.hold(0, STREAM);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{STREAM, allocate, open, pool, until};
+use super::{Pair, STREAM, allocate, export, open, until};
 use crate::CudaError;
 use crate::ledger::{Borrowed, Ledger, line_at};
 use crate::testing::Machine;
@@ -13,12 +13,13 @@ use crate::testing::Machine;
 #[test]
 fn memory_stays_as_long_as_a_process_may_use_it_whatever_the_exporter_was_told() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let memory = allocate(&here, 4);
-        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let exported = exported.keep(memory);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
+        let exported = export(&pool, &here);
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         // The group has given the reference up; the process goes on.
         drop(exported);
@@ -44,12 +45,13 @@ fn memory_stays_as_long_as_a_process_may_use_it_whatever_the_exporter_was_told()
 #[test]
 fn memory_that_was_taken_stays_until_who_took_it_says_so() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let memory = allocate(&here, 4);
-        let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let exported = exported.keep(memory);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
+        let exported = export(&pool, &here);
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         let (taken, held) = imported.into_raw();
         drop((exported, opened));
@@ -65,14 +67,14 @@ fn memory_that_was_taken_stays_until_who_took_it_says_so() {
 #[test]
 fn what_lingers_can_be_exported_again_and_is_the_same_to_who_has_it() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here, pool, opened, ..
+        } = Pair::of(machine);
         let memory = Arc::new(allocate(&here, 4));
         let export = || {
             let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
             exported.keep(Arc::clone(&memory))
         };
-        let opened = open(&there, &pool);
         let first = export();
         let message = first.message();
         let imported = opened.import(&message, STREAM).unwrap();
@@ -97,9 +99,9 @@ fn what_lingers_can_be_exported_again_and_is_the_same_to_who_has_it() {
 fn a_message_that_comes_when_its_memory_is_not_shared_any_more_is_refused() {
     // LE-2
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here, pool, opened, ..
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let late = exported.message();

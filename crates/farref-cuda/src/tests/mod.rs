@@ -39,12 +39,17 @@ impl Pair {
         }
     }
 
-    /// Four bytes of the first process, exported, which keeps them.
+    /// Four bytes of the first process, exported.
     fn export(&self) -> Exported {
-        let memory = allocate(&self.here, 4);
-        let exported = self.pool.export(memory.pointer(), 4, STREAM).unwrap();
-        exported.keep(memory)
+        export(&self.pool, &self.here)
     }
+}
+
+/// Four bytes of a process, exported by its pool, and kept as long as they are out.
+fn export(pool: &Arc<SharedPool>, process: &Process) -> Exported {
+    let memory = allocate(process, 4);
+    let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
+    exported.keep(memory)
 }
 
 fn pool(process: &Process) -> Arc<SharedPool> {

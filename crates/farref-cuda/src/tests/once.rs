@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{STREAM, allocate, open, pool};
+use super::{Pair, STREAM, allocate, open, pool};
 use crate::testing::Machine;
 use crate::{CudaError, ImportedPool, PoolOptions, SharedPool, Ticket};
 
@@ -71,9 +71,12 @@ fn a_pool_that_is_being_closed_takes_nothing_away_from_the_one_that_is_opened_th
 fn a_pool_that_is_open_is_not_given_for_another_ticket() {
     // CU-4
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            there,
+            pool,
+            opened,
+            ..
+        } = Pair::of(machine);
         let right = pool.ticket();
         let secret = crate::ticket::Secret([7; 32]);
         let wrong = Ticket { secret, ..right };
@@ -89,12 +92,15 @@ fn a_pool_that_is_open_is_not_given_for_another_ticket() {
 #[test]
 fn memory_is_known_also_when_its_pool_was_closed_and_opened_again() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         here.write(memory.pointer(), b"kept");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let taken = opened.import(&exported.message(), STREAM).unwrap();
         let (taken, _held) = taken.into_raw();
         drop(opened);

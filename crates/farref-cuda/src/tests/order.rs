@@ -1,15 +1,18 @@
 //! What waits for what (CU-1, CU-2).
 
-use super::{STREAM, allocate, open, pool};
+use super::{Pair, STREAM, allocate, open, pool};
 use crate::CudaError;
 use crate::testing::Machine;
 
 #[test]
 fn an_importers_work_waits_for_the_exporters() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let work = here.write_later(0, STREAM, memory.pointer(), b"done");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
@@ -31,9 +34,12 @@ fn an_importers_work_waits_for_the_exporters() {
 fn a_later_export_on_another_stream_does_not_mean_that_an_earlier_one_is_done() {
     for default_first in [true, false] {
         Machine::run(1, |machine| {
-            let (here, there) = (machine.process(), machine.process());
-            let pool = pool(&here);
-            let opened = open(&there, &pool);
+            let Pair {
+                here,
+                there,
+                pool,
+                opened,
+            } = Pair::of(machine);
             let (slow, quick) = match default_first {
                 true => (STREAM, here.stream(0)),
                 false => (here.stream(0), STREAM),
@@ -66,9 +72,12 @@ fn a_later_export_on_another_stream_does_not_mean_that_an_earlier_one_is_done() 
 #[test]
 fn an_importer_gives_memory_back_after_its_own_work() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let stream = there.stream(0);
@@ -91,9 +100,12 @@ fn an_importer_gives_memory_back_after_its_own_work() {
 #[test]
 fn an_importer_goes_on_with_the_memory_of_an_exporter_that_was_killed() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         here.write(memory.pointer(), b"left");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
@@ -110,9 +122,12 @@ fn an_importer_goes_on_with_the_memory_of_an_exporter_that_was_killed() {
 #[test]
 fn what_an_importer_had_that_was_killed_is_free_again() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();
@@ -126,9 +141,12 @@ fn what_an_importer_had_that_was_killed_is_free_again() {
 #[test]
 fn an_importer_gives_its_stream_nothing_to_wait_for_that_is_done() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();
@@ -171,9 +189,9 @@ fn who_gets_memory_back_waits_for_what_was_done_with_it() {
 fn of_an_exporter_that_has_died_only_that_is_done_which_was_seen_to_be() {
     // CU-2
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here, pool, opened, ..
+        } = Pair::of(machine);
         let (first, second) = (allocate(&here, 4), allocate(&here, 4));
         let work = here.hold(0, STREAM);
         let exported = pool.export(first.pointer(), 4, STREAM).unwrap();
@@ -201,9 +219,9 @@ fn of_an_exporter_that_has_died_only_that_is_done_which_was_seen_to_be() {
 #[test]
 fn nothing_is_wrong_with_memory_of_one_that_died_after_its_work_was_seen_to_be_done() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here, pool, opened, ..
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
         let imported = opened.import(&exported.message(), STREAM).unwrap();

@@ -1,6 +1,6 @@
 //! What is exported and imported, what is refused, and how much.
 
-use super::{STREAM, allocate, open, pool};
+use super::{Pair, STREAM, allocate, open, pool};
 use crate::testing::{Counts, Machine};
 use crate::{
     CudaError, DeviceMemory, DriverError, ExportMessage, ImportedPool, PoolOptions, SharedPool,
@@ -41,13 +41,16 @@ fn both_processes_have_the_same_memory_whatever_they_call_the_device() {
 fn exported_memory_stays_until_the_exporter_lets_go_of_it() {
     // CU-1
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let pointer = memory.pointer();
         here.write(pointer, b"kept");
         let exported = pool.export(pointer, 4, STREAM).unwrap().keep(memory);
-        let opened = open(&there, &pool);
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         // The pool, too, is there as long as something is out.
         drop(pool);
@@ -62,11 +65,14 @@ fn exported_memory_stays_until_the_exporter_lets_go_of_it() {
 #[test]
 fn the_stand_in_notes_memory_that_is_freed_while_others_have_it() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let imported = opened.import(&exported.message(), STREAM).unwrap();
         drop(memory);
         assert_eq!(machine.take_faults().len(), 1);
@@ -82,12 +88,15 @@ fn the_stand_in_notes_memory_that_is_freed_while_others_have_it() {
 fn memory_is_imported_once_until_it_is_given_back_whoever_does_that() {
     // CU-9
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         here.write(memory.pointer(), b"once");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let import = || opened.import(&exported.message(), STREAM);
         let first = import().unwrap();
         let again = import();
@@ -123,11 +132,14 @@ fn memory_is_imported_once_until_it_is_given_back_whoever_does_that() {
 fn imported_memory_can_be_shared_and_goes_with_the_last_who_has_it() {
     // CU-9
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let import = || opened.import_shared(&exported.message(), STREAM);
         let (first, second) = (import().unwrap(), import().unwrap());
         assert_eq!(first.pointer(), second.pointer());
@@ -158,12 +170,15 @@ fn imported_memory_can_be_shared_and_goes_with_the_last_who_has_it() {
 fn imported_memory_can_be_copied_whether_it_is_here_or_not() {
     // CU-9
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         let work = here.write_later(0, STREAM, memory.pointer(), b"copy");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let stream = there.stream(0);
         let copy = || opened.copy(&exported.message(), stream).unwrap();
         // It waits for the exporter's work, and nothing is imported when it is done.
@@ -196,12 +211,15 @@ fn imported_memory_can_be_copied_whether_it_is_here_or_not() {
 #[test]
 fn memory_that_the_driver_does_not_know_any_more_is_imported_again_to_be_copied() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 4);
         here.write(memory.pointer(), b"anew");
         let exported = pool.export(memory.pointer(), 4, STREAM).unwrap();
-        let opened = open(&there, &pool);
         let import = || opened.import(&exported.message(), STREAM);
         // Given back by whoever took it, which shows only when it is copied.
         drop(import().unwrap().into_raw());
@@ -223,9 +241,12 @@ fn memory_that_the_driver_does_not_know_any_more_is_imported_again_to_be_copied(
 #[test]
 fn what_others_gave_back_is_forgotten() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         for round in 0..300 {
             // At one place, and at many.
             let memory = allocate(&here, if round < 150 { 4 } else { round * 1024 });
@@ -424,6 +445,40 @@ fn tickets_of_other_hosts_and_gpus_are_refused_before_anybody_is_asked() {
 }
 
 #[test]
+fn what_is_longer_than_the_driver_can_share_is_not_exported() {
+    Machine::run(1, |machine| {
+        machine.set_memory(0, 16 << 30);
+        let Pair {
+            here, pool, opened, ..
+        } = Pair::of(machine);
+        let most = 3 << 30;
+        let (whole, longer) = (allocate(&here, most), allocate(&here, most + 1));
+        for bytes in [longer.bytes(), 1] {
+            let refused = pool.export(longer.pointer(), bytes, STREAM);
+            assert!(
+                matches!(refused, Err(CudaError::TooLarge { bytes, limit }) if bytes == most + 1 && limit == most),
+                "{refused:?}"
+            );
+        }
+        assert_eq!(pool.exported_bytes(), 0);
+        let exported = pool.export(whole.pointer(), most, STREAM).unwrap();
+        drop(opened.import(&exported.message(), STREAM).unwrap());
+        // CU-4
+        let too_long = ExportMessage {
+            bytes: most + 1,
+            ..exported.message()
+        };
+        let imports = || machine.counts().imports;
+        let refused = opened.import(&too_long, STREAM);
+        assert!(
+            matches!(refused, Err(CudaError::BadMessage(why)) if why.contains("can be shared")),
+            "{refused:?}"
+        );
+        assert_eq!(imports(), 0);
+    });
+}
+
+#[test]
 fn a_reserve_is_taken_once_and_importers_keep_its_anchor() {
     Machine::run(1, |machine| {
         let (here, there) = (machine.process(), machine.process());
@@ -509,9 +564,12 @@ fn no_more_is_reserved_than_is_free_and_only_on_devices_that_can_share() {
 #[test]
 fn the_driver_is_asked_once_about_memory_that_is_out_and_again_about_what_comes_after_it() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         let memory = allocate(&here, 8);
         let pointer = memory.pointer();
         let first = pool.export(pointer, 8, STREAM).unwrap();
@@ -530,9 +588,12 @@ fn the_driver_is_asked_once_about_memory_that_is_out_and_again_about_what_comes_
 #[test]
 fn many_threads_share_one_pool() {
     Machine::run(1, |machine| {
-        let (here, there) = (machine.process(), machine.process());
-        let pool = pool(&here);
-        let opened = open(&there, &pool);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
         std::thread::scope(|scope| {
             for thread in 0..4u8 {
                 let (here, there, pool, opened) = (&here, &there, &pool, &opened);

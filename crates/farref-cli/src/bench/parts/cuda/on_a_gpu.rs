@@ -12,8 +12,8 @@ use crate::bench::plan::Plan;
 use crate::bench::report::Recorder;
 use crate::bench::transport::Transport;
 
-/// How many of the largest tensors there is room for without taking more of the GPU, which the other process would have to map each time: one that
-/// is new each time is made while those before it are still being given back.
+/// How many of the largest tensors there is room for without taking more of the GPU: one that is new each time is made while
+/// those before it are still being given back.
 const AT_ONCE: u64 = 6;
 
 /// The GPU, and tensors on it.
