@@ -15,7 +15,7 @@ use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHa
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
 use crate::sys::{HostAddress, HostPart, SharedNumber, StreamHandle};
-use crate::ticket::Secret;
+use crate::ticket::{MOST_BYTES, Secret};
 
 /// What a real driver says of a device that is not there.
 const INVALID_DEVICE: u32 = 101;
@@ -364,7 +364,7 @@ impl Driver for StandIn {
         let allocation = allocation.and_then(|id| state.allocations.get_mut(&id));
         let allocation = allocation.filter(|allocation| allocation.pool == of);
         let allocation = allocation.ok_or_else(|| invalid(call))?;
-        let crashes = allocation.bytes.len() > 4 << 30;
+        let crashes = allocation.bytes.len() as u64 > MOST_BYTES;
         let usual = State::seen_by(self.process, allocation.address);
         let import = Import {
             address: at.unwrap_or(usual),
