@@ -105,12 +105,7 @@ fn share(
             }
             match pool.export(allocation.pointer, allocation.bytes as u64, device.stream()) {
                 Ok(exported) => (write(&exported.message())?, Some(exported)),
-                Err(
-                    CudaError::LimitReached { .. }
-                    | CudaError::NotOurs { .. }
-                    | CudaError::TooLarge { .. },
-                ) => return Ok(None),
-                // CT-3. If it is the device that does not work any more, the copy will say so.
+                // CT-3: too much is out, it is too long, or it was not made here. If it is the device that does not work any more, the copy will say so.
                 Err(error) => {
                     tracing::debug!(%error, "a tensor cannot be shared, and is copied");
                     return Ok(None);
