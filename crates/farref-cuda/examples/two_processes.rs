@@ -100,7 +100,7 @@ mod linux {
             "\n{:>10} {:>12} {:>12} {:>12} {:>12} {:>12}   (µs: first, then medians of {ROUNDS})",
             "bytes", "export 1st", "export", "import 1st", "import", "free"
         );
-        for bytes in [KIB, MIB, 64 * MIB, GIB, 3 * GIB] {
+        for bytes in [KIB, MIB, 64 * MIB, GIB, 4 * GIB] {
             if let Err(error) = size(cuda, &pool, &pinned, bytes, &mut to, &mut from) {
                 drop(to);
                 let ended = child.wait()?;

@@ -225,7 +225,7 @@ impl SharedPool {
     /// The memory must stay allocated as long as the [`Exported`] is kept, which is until every importer has released it:
     /// [`Exported::keep`] takes whatever owns it.
     ///
-    /// Fails with [`CudaError::LimitReached`] if too much is out, and with [`CudaError::TooLarge`] if the allocation is longer than 3 GiB: whoever asks
+    /// Fails with [`CudaError::LimitReached`] if too much is out, and with [`CudaError::TooLarge`] if the allocation is longer than 4 GiB: whoever asks
     /// copies instead.
     pub fn export(
         self: &Arc<Self>,

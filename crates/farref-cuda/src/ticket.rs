@@ -12,8 +12,9 @@ use crate::ledger::Loan;
 /// The most anchors of a ticket.
 pub(crate) const MAX_ANCHORS: usize = 16;
 
-/// The longest allocation that is shared: a process that imports one of 6 GiB is crashed by the driver (580), and one of 3 GiB is fine.
-pub(crate) const MOST_BYTES: u64 = 3 << 30;
+/// The longest allocation that is shared: a process that imports one of 6 GiB is crashed by the driver (580), and one of 5 GiB was fine, with and
+/// without a reserve.
+pub(crate) const MOST_BYTES: u64 = 4 << 30;
 
 /// 64 bytes that mean something to the driver only.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -451,7 +451,7 @@ fn what_is_longer_than_the_driver_can_share_is_not_exported() {
         let Pair {
             here, pool, opened, ..
         } = Pair::of(machine);
-        let most = 3 << 30;
+        let most = 4 << 30;
         let (whole, longer) = (allocate(&here, most), allocate(&here, most + 1));
         for bytes in [longer.bytes(), 1] {
             let refused = pool.export(longer.pointer(), bytes, STREAM);
