@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, warn};
+use tracing::{debug, error, info, warn};
 
 use super::handshake::HandshakeFailure;
 use super::inquiry::MAX_OBSERVERS;
@@ -93,7 +93,12 @@ impl Acceptor {
         if let Some(oldest) = oldest {
             oldest.abort();
             endpoint.metrics.refused_for("overloaded");
-            debug!("too many connections in their handshake: the oldest is dropped");
+            if let Some(more) = lock(&self.warnings).note(("overloaded", None), Instant::now()) {
+                info!(
+                    reason = "overloaded",
+                    more, "too many connections in their handshake: the oldest is dropped"
+                );
+            }
         }
         let number = slot.number;
         // An agent that has stopped starts no task but drops it, and the slot with it.
@@ -112,14 +117,19 @@ impl Acceptor {
         };
         endpoint.metrics.refused(&failure);
         let from = from.map(|from| from.ip());
-        let key = (failure.reason(), from);
+        let reason = failure.reason();
         let shown = from.map(tracing::field::display);
-        let said = failure
-            .needs_operator()
-            .then(|| lock(&self.warnings).note(key, Instant::now()));
-        match said.flatten() {
-            Some(more) => warn!(transport, from = shown, %failure, more, "a connection is refused"),
-            None => debug!(transport, from = shown, %failure, "a connection is refused"),
+        let note = |from| lock(&self.warnings).note((reason, from), Instant::now());
+        if failure.needs_operator() {
+            if let Some(more) = note(from) {
+                return warn!(transport, from = shown, reason, %failure, more, "a connection is refused");
+            }
+        } else if !failure.is_in_order()
+            && let Some(more) = note(None)
+        {
+            // Mostly somebody who looks for open ports, from wherever.
+            return info!(transport, from = shown, reason, %failure, more, "a connection is refused");
         }
+        debug!(transport, from = shown, reason, %failure, "a connection is refused");
     }
 }

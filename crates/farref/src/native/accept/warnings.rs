@@ -1,4 +1,5 @@
-//! Whoever can connect must not be able to fill the log: of each kind of refusal and each host one line a minute.
+//! Whoever can connect must not be able to fill the log: of each kind of refusal one line a minute, and one for each host
+//! if somebody has to see to it there.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -117,13 +117,13 @@ pub(crate) async fn counted() -> BTreeMap<String, u64> {
     counted.clone()
 }
 
-/// Warnings and errors.
+/// All but what is for whoever looks for a fault of farref's.
 #[farref::remote]
 pub(crate) async fn logged() -> Vec<String> {
     lock(&LOGGED).clone()
 }
 
-/// Keeps warnings and errors.
+/// Keeps what is logged.
 struct Keeper;
 
 impl<S: tracing::Subscriber> Layer<S> for Keeper {
@@ -136,7 +136,7 @@ impl<S: tracing::Subscriber> Layer<S> for Keeper {
             }
         }
 
-        if *event.metadata().level() <= tracing::Level::WARN {
+        if *event.metadata().level() <= tracing::Level::INFO {
             let mut words = Words(String::new());
             event.record(&mut words);
             lock(&LOGGED).push(words.0);

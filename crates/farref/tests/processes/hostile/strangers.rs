@@ -115,6 +115,10 @@ pub(crate) fn test() -> anyhow::Result<()> {
             }
             let is_counted = || async { Ok(scene.count(&counter).await? >= before + 20) };
             scene.group.eventually(name, is_counted).await?;
+            // It is in the log, and not each time.
+            let said = format!("reason={reason:?}");
+            let lines = scene.logs(&["a connection is refused", &said]).await?;
+            ensure!(lines < 20, "{name}: {lines} lines in the log");
             scene.goes_on().await?;
         }
         // Beside those who dawdle a worker that is in order is let in.
@@ -131,7 +135,9 @@ pub(crate) fn test() -> anyhow::Result<()> {
             .count("farref_refused_connections_total overloaded")
             .await?;
         ensure!(overloaded > 0, "those who dawdle were never too many");
-        scene.logs(&["a connection is refused", "token"]).await?;
+        scene
+            .logs(&["too many connections in their handshake", "overloaded"])
+            .await?;
         scene.end(work).await?;
         newcomer.ended_well().await
     })
