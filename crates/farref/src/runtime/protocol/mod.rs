@@ -4,6 +4,8 @@ mod answering;
 mod contexts;
 mod ending;
 mod events;
+#[cfg(test)]
+mod greedy;
 mod incoming;
 mod input;
 mod local_calls;
