@@ -235,12 +235,6 @@ pub enum PeerMisbehaved {
         /// How many are accepted.
         limit: u32,
     },
-    /// It has more bytes of arguments open than any worker accepts.
-    #[error("peer has more than {limit} bytes of arguments open")]
-    TooManyBytes {
-        /// How many are accepted.
-        limit: u64,
-    },
     /// It reported more calls done than were made.
     #[error("peer reported more calls of {context} done than it was sent")]
     UnexpectedDone {
@@ -253,35 +247,4 @@ pub enum PeerMisbehaved {
         /// Whom it spoke for.
         node: NodeId,
     },
-}
-
-impl PeerMisbehaved {
-    /// A word for what was done, for counters.
-    ///
-    /// ```
-    /// # use farref_proto::PeerMisbehaved;
-    /// let misbehaved = PeerMisbehaved::TooManyCalls { limit: 64 };
-    /// assert_eq!(misbehaved.kind(), "too_many_calls");
-    /// ```
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::ForeignFork { .. } => "foreign_fork",
-            Self::OwnerMismatch { .. } => "owner_mismatch",
-            Self::NotHolder { .. } => "not_holder",
-            Self::ForeignCreation { .. } => "foreign_creation",
-            Self::CreatedTwice { .. } => "created_twice",
-            Self::SentFreed { .. } => "sent_freed",
-            Self::TooManyForks { .. } => "too_many_forks",
-            Self::RequestTwice { .. } => "request_twice",
-            Self::UnexpectedAnswer { .. } => "unexpected_answer",
-            Self::BatchTooLong { .. } => "batch_too_long",
-            Self::TooManyWorkers { .. } => "too_many_workers",
-            Self::TooManyLives { .. } => "too_many_lives",
-            Self::TooMuchUnsettled { .. } => "too_much_unsettled",
-            Self::TooManyCalls { .. } => "too_many_calls",
-            Self::TooManyBytes { .. } => "too_many_bytes",
-            Self::UnexpectedDone { .. } => "unexpected_done",
-            Self::Impersonation { .. } => "impersonation",
-        }
-    }
 }

@@ -41,7 +41,6 @@ use crate::tables::flow_control::Flow;
 use crate::tables::holds::{HoldRecord, Holds};
 use crate::tables::labels::Labels;
 use crate::tables::names::Names;
-use crate::tables::open_arguments::OpenArguments;
 use crate::tables::published::Published;
 use crate::tables::rejections::Rejections;
 use crate::tables::served::Served;
@@ -134,7 +133,6 @@ pub(super) struct ProtocolState {
     pub(super) node: WorkerNode,
     pub(super) out: Outbox<Value>,
     pub(super) peers: Peers,
-    pub(super) open_arguments: OpenArguments,
     /// Whether new calls of peers are refused, because the worker is about to say good-bye.
     pub(super) refuses: bool,
     /// Whether the clock has been told that there are control messages to be queued.
@@ -268,7 +266,6 @@ impl Core {
                 refuses: false,
                 clock_told: false,
                 confirmations: HashMap::default(),
-                open_arguments: OpenArguments::default(),
                 releases: HashMap::new(),
             }),
             view_number,

@@ -25,8 +25,6 @@ pub(crate) struct Settings {
     pub(crate) blocking_threads: usize,
     /// Calls of one peer that are accepted at once.
     pub(crate) max_calls: u32,
-    /// Bytes of arguments that one peer may have open here (OA-1).
-    pub(crate) max_open_bytes: u64,
     /// Calls to one peer that may be parked because it has enough to do.
     pub(crate) max_parked_calls: usize,
     /// Bytes of answers to one peer that may be under way.

@@ -34,7 +34,6 @@ impl Tally {
 /// The instruments of one worker. Every name carries the label `worker`. Those of the calls that it carries out are in
 /// `tables/served`, by function.
 pub(crate) struct WorkerMetrics {
-    worker: Arc<str>,
     /// `farref_calls_total`: calls made.
     pub(crate) calls: Tally,
     /// `farref_calls_failed_total`: calls that brought an error, those that ran out of time included.
@@ -52,6 +51,8 @@ pub(crate) struct WorkerMetrics {
     pub(crate) freed: Tally,
     /// `farref_served_refused_total`: calls of others that they may not make here.
     pub(crate) refused: Counter,
+    /// `farref_misbehaved_total`: peers that were cut off.
+    pub(crate) misbehaved: Counter,
     /// `farref_references`: references owned or held.
     pub(crate) references: Gauge,
     /// `farref_contexts`: autograd contexts open.
@@ -74,7 +75,6 @@ impl WorkerMetrics {
         let level = |metric: &'static str| gauge!(metric, "worker" => name.clone());
         let spread = |metric: &'static str| histogram!(metric, "worker" => name.clone());
         Self {
-            worker: Arc::clone(worker),
             calls: tally("farref_calls_total"),
             failed: tally("farref_calls_failed_total"),
             cancelled: tally("farref_calls_cancelled_total"),
@@ -83,6 +83,7 @@ impl WorkerMetrics {
             shared: tally("farref_references_shared_total"),
             freed: tally("farref_values_freed_total"),
             refused: count("farref_served_refused_total"),
+            misbehaved: count("farref_misbehaved_total"),
             references: level("farref_references"),
             contexts: level("farref_contexts"),
             open_calls: level("farref_open_calls"),
@@ -90,11 +91,5 @@ impl WorkerMetrics {
             blocking_queue: level("farref_blocking_queue"),
             destructor_queue: level("farref_destructor_queue"),
         }
-    }
-
-    /// `farref_misbehaved_total`: a peer was cut off. It happens seldom, and for few reasons.
-    pub(crate) fn misbehaved(&self, reason: &'static str) {
-        counter!("farref_misbehaved_total", "worker" => self.worker.to_string(), "reason" => reason)
-            .increment(1);
     }
 }

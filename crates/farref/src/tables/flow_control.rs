@@ -40,7 +40,7 @@ pub(crate) const DEFAULT_MAX_PARKED: usize = 262_144;
 const LEAST_CALLS: u32 = 64;
 
 /// Bytes of arguments that may be open with one peer.
-pub(crate) const MAX_OPEN_BYTES: u64 = 1 << 30;
+const MAX_OPEN_BYTES: u64 = 1 << 30;
 
 /// Bytes of arguments that may wait for one peer.
 const MAX_PARKED_BYTES: u64 = 1 << 30;

@@ -7,7 +7,6 @@ pub(crate) mod flow_control;
 pub(crate) mod holds;
 pub(crate) mod labels;
 pub(crate) mod names;
-pub(crate) mod open_arguments;
 pub(crate) mod place;
 pub(crate) mod published;
 pub(crate) mod rejections;

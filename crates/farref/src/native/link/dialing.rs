@@ -19,7 +19,6 @@ use tracing::{debug, warn};
 
 use super::connecting::PendingConnection;
 use super::connection::Connection;
-use super::disconnecting::Offence;
 use super::{ConnectionState, Lifecycle, Link, LinkState};
 use crate::native::endpoint::{Endpoint, NativeConfig};
 use crate::native::handshake::{
@@ -76,7 +75,7 @@ enum AttemptOutcome {
     /// The peer counts this worker as gone.
     Gone,
     /// No later attempt can succeed.
-    Fatal(Offence),
+    Fatal(String),
     Failed,
 }
 
@@ -153,7 +152,7 @@ fn handle_outcome(link: &Arc<Link>, outcome: AttemptOutcome) {
                 inbound.refused(link.peer);
             }
         }
-        AttemptOutcome::Fatal(offence) => link.cut_off(offence),
+        AttemptOutcome::Fatal(reason) => link.cut_off(reason),
     }
 }
 
@@ -193,7 +192,7 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
             // Both ends are: there is nobody left to deliver to.
             HandshakeFailure::Refused(Refusal::Closing) if endpoint.is_closing() => {}
             HandshakeFailure::Session(error) if error.ends_session() => {
-                return AttemptOutcome::Fatal(Offence::new("session", error.to_string()));
+                return AttemptOutcome::Fatal(error.to_string());
             }
             // Somebody else lives there now.
             HandshakeFailure::Refused(Refusal::WrongLife { .. })

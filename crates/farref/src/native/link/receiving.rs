@@ -25,7 +25,6 @@ use farref_proto::{Frame, SessionError, Time};
 use tokio::task::yield_now;
 
 use super::busy_poll::Idle;
-use super::disconnecting::Offence;
 use super::recv_stream::{RecvState, RecvStream};
 use super::sending::BURST;
 use super::{ConnectionState, Link, LinkState};
@@ -53,7 +52,7 @@ enum StopReason {
     /// The stream is closed or of no use.
     Lost(String),
     /// The peer did what no correct peer does.
-    Misbehaved(Offence),
+    Misbehaved(String),
     /// Something of ours panicked (RE-2).
     Panicked(String),
     /// Another connection has taken the place of this one.
@@ -165,9 +164,7 @@ impl RecvStream {
             Err(error) => {
                 return Err(match descriptor_fault(&error) {
                     // FR-6
-                    Some(RegionFault::Peers(fault)) => {
-                        StopReason::Misbehaved(Offence::new("memory", fault))
-                    }
+                    Some(RegionFault::Peers(fault)) => StopReason::Misbehaved(fault),
                     Some(RegionFault::Ours(why)) => {
                         // PM-5
                         link.peer_reads.refuse_regions();
@@ -197,7 +194,7 @@ impl RecvStream {
         drop(state);
         match reason {
             StopReason::Lost(why) => link.lose_connection(self.epoch, &why),
-            StopReason::Misbehaved(offence) => link.cut_off_at(self.epoch, offence),
+            StopReason::Misbehaved(reason) => link.cut_off_at(self.epoch, reason),
             StopReason::Panicked(fault) => link.give_up(self.epoch, &fault),
             StopReason::NoRuntime => link.close(),
             StopReason::Outdated => {}
@@ -277,14 +274,15 @@ impl RecvStream {
             };
             match received {
                 DecodedFrame::Session(Frame::Data { lane, .. }) if !self.lanes.contains(&lane) => {
-                    let what = format!("peer sent data of the {lane} lane on the wrong stream");
-                    return Err(StopReason::Misbehaved(Offence::new("stream", what)));
+                    return Err(StopReason::Misbehaved(format!(
+                        "peer sent data of the {lane} lane on the wrong stream"
+                    )));
                 }
                 DecodedFrame::Session(frame) => state.frames.push(frame),
                 DecodedFrame::Memory(frame) => {
                     let handled = self.handle_memory(link, frame);
-                    let may_send = handled
-                        .map_err(|fault| StopReason::Misbehaved(Offence::new("memory", fault)))?;
+                    let may_send =
+                        handled.map_err(|fault| StopReason::Misbehaved(fault.to_owned()))?;
                     state.may_send |= may_send;
                 }
                 DecodedFrame::OpenBulk => {
@@ -347,9 +345,7 @@ impl RecvStream {
         // LI-4
         link.endpoint.drop_packets(acknowledged);
         handled.map_err(|error| match error {
-            SessionError::AckOfUnsent { .. } => {
-                StopReason::Misbehaved(Offence::new("session", error.to_string()))
-            }
+            SessionError::AckOfUnsent { .. } => StopReason::Misbehaved(error.to_string()),
             _ => StopReason::Lost(error.to_string()),
         })
     }
@@ -385,9 +381,7 @@ fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopR
             link.peer,
             &mut messages.iter_mut().map(|message| &mut *message.0),
         )
-        .map_err(|misbehaved| {
-            StopReason::Misbehaved(Offence::new(misbehaved.kind(), misbehaved.to_string()))
-        })
+        .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
 }
 
 impl From<FrameError> for StopReason {
@@ -397,7 +391,7 @@ impl From<FrameError> for StopReason {
             FrameError::OutOfMemory(_) | FrameError::RegionUnreadable(_) => {
                 Self::Lost(error.to_string())
             }
-            _ => Self::Misbehaved(Offence::new("frame", error.to_string())),
+            _ => Self::Misbehaved(error.to_string()),
         }
     }
 }

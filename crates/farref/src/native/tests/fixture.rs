@@ -130,7 +130,7 @@ impl Inbound for Recorder {
         lock(&self.suspected).push(node);
     }
 
-    fn misbehaved(self: Arc<Self>, node: NodeId, _: &'static str, reason: String) {
+    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
         lock(&self.misbehaved).push((node, reason));
     }
 

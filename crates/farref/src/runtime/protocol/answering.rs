@@ -80,7 +80,6 @@ impl Core {
         outcome: Result<Payload, Failure>,
     ) {
         let mut state = self.lock();
-        state.open_arguments.answered(to, request);
         let ProtocolState { node, out, .. } = &mut *state;
         // Only references can be at fault, and without a head the asker is gone.
         let Ok(Some(head)) = node.answer(to, request, &[], out) else {
@@ -122,7 +121,6 @@ impl Core {
         (carried, mut origins): (&[RRefId], Origins),
         work: &mut Work,
     ) {
-        state.open_arguments.answered(to, request);
         let ProtocolState { node, out, .. } = &mut *state;
         let head = match node.answer(to, request, carried, out) {
             Ok(head) => head,
@@ -184,7 +182,6 @@ impl Core {
         if from == self.me {
             return;
         }
-        state.open_arguments.ended(from, bytes);
         let Some(peer) = state.peers.get_mut(&from) else {
             return;
         };

@@ -93,7 +93,6 @@ impl Core {
                 } else {
                     tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
                 }
-                state.open_arguments.forget(node);
                 if let Some(mut peer) = state.peers.remove(&node) {
                     end_waits_for_a_place(&mut peer, work);
                     work.dropped.push(Box::new(peer));

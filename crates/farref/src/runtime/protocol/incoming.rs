@@ -15,7 +15,7 @@ use crate::agent::{AnswerMessage, CallMessage, Failure, Inbound, Message, reques
 use crate::codec::Payload;
 use crate::error::{Error, FunctionName};
 use crate::runtime::core::{
-    Core, IncomingCall, ProtocolState, StartedCall, ValueWaiter, WorkerStage,
+    Core, IncomingCall, Peers, ProtocolState, StartedCall, ValueWaiter, WorkerNode, WorkerStage,
 };
 use crate::runtime::job::{ArrivedCall, Destination, Job};
 use crate::runtime::registry::{Callee, FunctionEntry};
@@ -72,10 +72,10 @@ impl Inbound for Core {
         });
     }
 
-    fn misbehaved(self: Arc<Self>, node: NodeId, kind: &'static str, reason: String) {
-        self.metrics.misbehaved(kind);
-        tracing::error!(worker = %self.name, peer = %self.name_of(node), kind, reason,
+    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
+        tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
             "a worker misbehaves and is cut off");
+        self.metrics.misbehaved.increment(1);
         user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 
@@ -241,10 +241,12 @@ impl Core {
         let entry = function.map(|function| self.registry.find(&function));
         let on_first = function.is_some_and(|function| function.on_first_reference);
         let bytes = arguments.len() as u64;
-        let arrival = self.check_window(state, from, bytes).and_then(|()| {
-            let ProtocolState { node, out, .. } = &mut *state;
-            node.receive_call(from, head, out)
-        });
+        let ProtocolState {
+            node, out, peers, ..
+        } = state;
+        let arrival = self
+            .check_window(node, peers, from)
+            .and_then(|()| node.receive_call(from, head, out));
         if let Err(_) | Ok(Arrival::Ignored) = arrival {
             // Those of a call of this worker to itself are the program's.
             work.dropped.push(Box::new(take(arguments)));
@@ -252,17 +254,9 @@ impl Core {
         }
         let arrival = arrival?;
         let target = match head.target {
-            Target::Answer(request) | Target::Fetch(request, ..) => {
-                if from != self.me {
-                    state.open_arguments.called(from, request, bytes);
-                }
-                Destination::Answer(request)
-            }
+            Target::Answer(request) | Target::Fetch(request, ..) => Destination::Answer(request),
             Target::Stay(creation) => {
                 state.peer(from).creations_open += 1;
-                if from != self.me {
-                    state.open_arguments.began(from, bytes);
-                }
                 Destination::Stay {
                     rref: creation.share.rref,
                     context: head.context,
@@ -355,8 +349,10 @@ impl Core {
         message: &mut CallMessage,
         work: &mut Work,
     ) -> Result<(), PeerMisbehaved> {
+        let ProtocolState {
+            node, out, peers, ..
+        } = state;
         let began = work.now();
-        let bytes = message.arguments.len() as u64;
         let job = Job::plain(self, from, request, (entry, foreign), message, began);
         let running = IncomingCall::Running {
             call: job.cancellable(),
@@ -366,15 +362,11 @@ impl Core {
                 on: None,
             },
         };
-        let arrival = self.check_window(state, from, bytes).and_then(|()| {
-            let ProtocolState { node, out, .. } = &mut *state;
-            node.receive_call_with_record(from, &message.head, running, out)
-        });
+        let arrival = self
+            .check_window(node, peers, from)
+            .and_then(|()| node.receive_call_with_record(from, &message.head, running, out));
         match arrival {
             Ok(Arrival::Run) => {
-                if from != self.me {
-                    state.open_arguments.called(from, request, bytes);
-                }
                 work.jobs.push(job);
                 Ok(())
             }
@@ -421,28 +413,22 @@ impl Core {
         work.handles.extend(receiver);
     }
 
-    /// A correct peer keeps to what it was told it may send (FL-1), and to what every worker may (OA-1).
+    /// A correct peer keeps to what it was told it may send (FL-1).
     fn check_window(
         &self,
-        state: &ProtocolState,
+        node: &WorkerNode,
+        peers: &Peers,
         from: NodeId,
-        bytes: u64,
     ) -> Result<(), PeerMisbehaved> {
         let limit = self.settings.max_calls;
-        let peer = state.peers.get(&from);
-        let Some(peer) = peer.filter(|_| from != self.me) else {
+        let Some(peer) = peers.get(&from).filter(|_| from != self.me) else {
             return Ok(());
         };
-        let open = state.node.open_incoming(from) + peer.creations_open as usize;
+        let open = node.open_incoming(from) + peer.creations_open as usize;
         // Its count goes down when it hears of an answer, ours when we send it: allow for the
         // difference, which is never more than the limit itself.
         if open > 2 * limit as usize && self.agent().has_windows() {
             return Err(PeerMisbehaved::TooManyCalls { limit });
-        }
-        let limit = self.settings.max_open_bytes;
-        let has_room = state.open_arguments.has_room_for(from, bytes, limit);
-        if !has_room && self.agent().has_windows() {
-            return Err(PeerMisbehaved::TooManyBytes { limit });
         }
         Ok(())
     }

@@ -4,8 +4,6 @@ mod answering;
 mod contexts;
 mod ending;
 mod events;
-#[cfg(test)]
-mod greedy;
 mod incoming;
 mod input;
 mod local_calls;

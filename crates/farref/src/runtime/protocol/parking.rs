@@ -83,7 +83,6 @@ impl Core {
             return;
         }
         let left = state.peers.remove(&node);
-        state.open_arguments.forget(node);
         drop(state);
         drop(left);
         self.unwelcome.forget(node);

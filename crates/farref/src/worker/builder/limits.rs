@@ -167,13 +167,6 @@ impl WorkerBuilder {
         self
     }
 
-    /// How many bytes of arguments one peer may have open here, without its knowing (OA-1).
-    #[cfg(test)]
-    pub(crate) fn max_open_bytes(mut self, bytes: u64) -> Self {
-        self.settings.max_open_bytes = bytes;
-        self
-    }
-
     /// How many calls to one peer may wait on this worker because the peer has as many as it
     /// [accepts](Self::max_calls_per_peer). 262,144 by default, and 1 GiB of arguments.
     ///

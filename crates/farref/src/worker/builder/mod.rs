@@ -22,7 +22,7 @@ use crate::native::{MemoryNetwork, NativeConfig, Tls};
 use crate::rendezvous::{self, MemoryStore, Rendezvous, Store};
 use crate::runtime::settings::{MessageLimits, Settings};
 use crate::tables::answer_budget::DEFAULT_MAX_ANSWER_BYTES;
-use crate::tables::flow_control::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED, MAX_OPEN_BYTES};
+use crate::tables::flow_control::{DEFAULT_MAX_CALLS, DEFAULT_MAX_PARKED};
 
 /// Longer than any program waits, and short enough for every clock: who sets `Duration::MAX` means no limit.
 const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
@@ -164,7 +164,6 @@ impl WorkerBuilder {
                 max_members: farref_proto::NodeConfig::default().max_members,
                 blocking_threads: 64,
                 max_calls: DEFAULT_MAX_CALLS,
-                max_open_bytes: MAX_OPEN_BYTES,
                 max_parked_calls: DEFAULT_MAX_PARKED,
                 max_answer_bytes: DEFAULT_MAX_ANSWER_BYTES,
                 authorize: None,
