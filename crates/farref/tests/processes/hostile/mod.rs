@@ -116,20 +116,18 @@ impl Scene {
         Ok(counted.get(name).copied().unwrap_or(0))
     }
 
-    /// Waits until the log of the victim has a line with all of these words.
-    async fn logs(&self, words: &[&str]) -> anyhow::Result<()> {
+    /// Waits until the log of the victim has lines with all of these words, and says how many.
+    async fn logs(&self, words: &[&str]) -> anyhow::Result<usize> {
         let peer = self.group.peer("a")?;
         let mut last = Vec::new();
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(30) {
             last = logged::on(&peer).await?;
-            if last
-                .iter()
-                .any(|line| words.iter().all(|word| line.contains(word)))
-            {
-                return Ok(());
+            let is_meant = |line: &&String| words.iter().all(|word| line.contains(word));
+            match last.iter().filter(is_meant).count() {
+                0 => tokio::time::sleep(Duration::from_millis(10)).await,
+                lines => return Ok(lines),
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         anyhow::bail!("{words:?} is not in the log: {last:#?}")
     }
