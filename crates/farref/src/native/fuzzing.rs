@@ -72,28 +72,37 @@ fn decode(mut data: &[u8], chunk: usize, may_name: bool) -> (Vec<String>, Option
     }
 }
 
-/// Bytes that come on a fresh stream, to either end of a handshake.
-pub fn handshake(data: &[u8]) {
+fn block_on(hearing: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let Ok(runtime) = runtime else {
         panic!("the fuzzer has no runtime");
     };
+    runtime.block_on(hearing);
+}
+
+/// A stream on which these bytes come, and no more. `None` if they do not fit into it.
+async fn stream_of(data: &[u8]) -> Option<Stream> {
+    let network = MemoryNetwork::new();
+    let Ok(mut listener) = network.bind("a") else {
+        panic!("the fuzzer has no network");
+    };
+    let Ok(other) = network.connect("b", "a").await else {
+        panic!("the fuzzer has no network");
+    };
+    let other = Stream::memory(other);
+    let stream = Stream::memory(listener.accept().await);
+    other.write.write_all(data).await.ok()?;
+    Some(stream)
+}
+
+/// Bytes that come on a fresh stream, to either end of a handshake.
+pub fn handshake(data: &[u8]) {
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"");
-    runtime.block_on(async {
+    block_on(async {
         for accepts in [true, false] {
-            let network = MemoryNetwork::new();
-            let Ok(mut listener) = network.bind("a") else {
-                panic!("the fuzzer has no network");
-            };
-            let Ok(other) = network.connect("b", "a").await else {
-                panic!("the fuzzer has no network");
-            };
-            let other = Stream::memory(other);
-            let mut stream = Stream::memory(listener.accept().await);
-            if other.write.write_all(data).await.is_err() {
+            let Some(mut stream) = stream_of(data).await else {
                 continue;
-            }
-            drop(other);
+            };
             let mut conversation = Conversation::new(&mut stream, &key);
             if accepts {
                 if conversation.receive_opening::<Greeting>().await.is_ok() {
@@ -108,25 +117,11 @@ pub fn handshake(data: &[u8]) {
 
 /// Bytes that come after an observer's handshake, to either end.
 pub fn observing(data: &[u8]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let Ok(runtime) = runtime else {
-        panic!("the fuzzer has no runtime");
-    };
-    runtime.block_on(async {
+    block_on(async {
         for observed in [true, false] {
-            let network = MemoryNetwork::new();
-            let Ok(mut listener) = network.bind("a") else {
-                panic!("the fuzzer has no network");
-            };
-            let Ok(other) = network.connect("b", "a").await else {
-                panic!("the fuzzer has no network");
-            };
-            let other = Stream::memory(other);
-            let mut stream = Stream::memory(listener.accept().await);
-            if other.write.write_all(data).await.is_err() {
+            let Some(mut stream) = stream_of(data).await else {
                 continue;
-            }
-            drop(other);
+            };
             hear_anything(&mut stream, observed).await;
         }
     });
