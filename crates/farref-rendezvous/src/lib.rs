@@ -42,6 +42,8 @@ pub mod group;
 mod identity;
 mod location;
 mod open;
+#[doc(hidden)]
+pub mod random;
 mod store;
 
 #[cfg(all(test, feature = "etcd"))]

@@ -96,6 +96,14 @@
 //! worker is made: a worker registers its instruments once, when it joins, and with the recorder that there
 //! is then.
 
+#![cfg_attr(
+    feature = "simulation",
+    allow(
+        clippy::useless_conversion,
+        reason = "the clock is the runtime's there, and the system's elsewhere"
+    )
+)]
+
 // What `#[farref::remote]` generates says `::farref`, also in this crate.
 extern crate self as farref;
 
@@ -196,6 +204,15 @@ pub use tables::watchers::WorkerEnd;
 pub use values::{Ref, RefMut};
 pub use worker::context;
 pub use worker::{Transfer, WeakWorker, Worker, WorkerBuilder};
+
+/// Groups that follow from a seed, for `farref-runtime-sim`. No part of the interface.
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation {
+    #[cfg(feature = "mutations")]
+    pub use crate::support::mutation::{Mutated, Mutation, mutate};
+    pub use crate::support::simulation::{draw, spawn, with_seed};
+}
 
 /// Entry points for the fuzzers in `fuzz/`.
 #[cfg(any(test, feature = "fuzzing"))]

@@ -18,4 +18,4 @@ pub(crate) use farref_rendezvous::group::{
     Address, Card, CertificateTag, Directory, Entry, Liveness, LivenessProbe, Plan, TokenTag,
     announce_run, check_name, check_rank, enter, key_prefix, latest_group,
 };
-pub(crate) use farref_rendezvous::{Opened, host_store, look, open};
+pub(crate) use farref_rendezvous::{Opened, host_store, look, open, random};

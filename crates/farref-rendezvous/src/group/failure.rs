@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use crate::error::RendezvousError;
+use crate::random;
 
 /// The first byte of an encoded notice.
 const VERSION: u8 = 2;
@@ -64,9 +64,7 @@ pub(super) struct FailureNotice {
 impl FailureNotice {
     pub(super) fn new(cause: FailureCause) -> Result<Self, RendezvousError> {
         let mut bytes = [0; 8];
-        SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| RendezvousError::NoRandomness)?;
+        random::fill(&mut bytes).map_err(|_| RendezvousError::NoRandomness)?;
         let number = u64::from_le_bytes(bytes);
         Ok(Self { number, cause })
     }

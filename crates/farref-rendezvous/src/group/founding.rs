@@ -1,12 +1,12 @@
 //! The beginning of a group: of which kind it is, and who founds it.
 
 use farref_proto::GroupId;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use super::card::Card;
 use crate::error::{RendezvousError, corrupt};
 use crate::identity::MAX_WORLD_SIZE;
+use crate::random;
 
 /// The first byte of the founders' record.
 const VERSION: u8 = 3;
@@ -60,9 +60,7 @@ impl Founding {
     /// A group with a new id.
     pub(super) fn new(founders: Vec<Card>) -> Result<Self, RendezvousError> {
         let mut bytes = [0; 8];
-        SystemRandom::new()
-            .fill(&mut bytes)
-            .map_err(|_| RendezvousError::NoRandomness)?;
+        random::fill(&mut bytes).map_err(|_| RendezvousError::NoRandomness)?;
         let group = GroupId(u64::from_le_bytes(bytes));
         Ok(Self { group, founders })
     }

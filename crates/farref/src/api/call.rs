@@ -8,7 +8,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{ContextId, NodeId};
 use serde::Serialize;
@@ -29,6 +29,7 @@ use crate::runtime::handle::{Handle, Held};
 use crate::runtime::registry::{BY_METHOD, FETCHED, FunctionEntry};
 use crate::runtime::{self, CallSpec, Core, trace, value_scope};
 use crate::support::blocking_pool::BlockedThread;
+use crate::support::clock::Instant;
 use crate::values::{Access, NoReceiver};
 
 /// What a fetch is called in errors.

@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -25,6 +25,7 @@ use crate::runtime::context_scope::ContextScope;
 use crate::runtime::current::{self, Current};
 use crate::runtime::registry::{BY_METHOD, FunctionEntry, Registry};
 use crate::support::blocking_pool::BlockedThread;
+use crate::support::clock::Instant;
 
 pub use crate::support::blocking_pool::OneAtATime;
 

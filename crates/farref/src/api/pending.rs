@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{ContextId, NodeId};
 use serde::de::DeserializeOwned;
@@ -19,6 +19,7 @@ use crate::codec::vectors::{Look, each_in};
 use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
+use crate::support::clock::Instant;
 
 /// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
 ///

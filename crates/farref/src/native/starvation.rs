@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 #[cfg(test)]
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 use tokio::task::{JoinHandle, yield_now};
@@ -28,6 +28,7 @@ use tokio::time::sleep;
 
 use super::endpoint::Endpoint;
 use super::link::{Link, LinkTable, MAIN, RecvStream, SendStream, StreamHalves};
+use crate::support::clock::Instant;
 
 /// A stream that waits so long for its task is starved: a part of what a peer may be silent for, within limits.
 const STARVED_FRACTION: u32 = 16;

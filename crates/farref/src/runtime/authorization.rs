@@ -11,13 +11,14 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 
 use super::current::Current;
 use super::registry::FunctionEntry;
 use crate::agent::Failure;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 use crate::support::user_code;
 

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
-use std::time::Instant;
 
+use crate::support::simulation::RandomState;
 use farref_proto::{
     ContextId, Membership, Node, NodeConfig, NodeId, Outbox, RRefId, RefError, Time, TooFew,
     WorkerId,
 };
-use foldhash::fast::{FixedState, RandomState};
+use foldhash::fast::FixedState;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::Sleep;
 
@@ -28,6 +28,7 @@ use crate::agent::Agent;
 use crate::codec::Payload;
 use crate::error::{Error, MemberState};
 use crate::support::blocking_pool::BlockingPool;
+use crate::support::clock::Instant;
 use crate::support::deadlines::Clock;
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
@@ -280,7 +281,7 @@ impl Core {
             poll_sampler: Mutex::default(),
         });
         let clock = core.clock.run(Arc::downgrade(&core));
-        core.io.handle().spawn(clock);
+        core.io.spawn(clock);
         core
     }
 

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use farref_proto::{ContextId, MessageId, NodeId};
 
@@ -16,6 +15,7 @@ use crate::runtime::Core;
 use crate::runtime::callers::CallChain;
 use crate::runtime::job::Destination;
 use crate::runtime::registry::FunctionEntry;
+use crate::support::clock::Instant;
 use crate::support::signal::{CancelSignal, Cancellable};
 use crate::support::thread_scope::{Entered, Scopes, innermost};
 

@@ -8,6 +8,7 @@ use farref_proto::{Fingerprint, NodeId, RRefId};
 
 use super::core::Core;
 use crate::error::{Error, ReferenceError, Result};
+use crate::support::mutation::mutated;
 
 /// A hold on a reference, or the reason why there is none.
 pub(crate) enum Handle {
@@ -79,7 +80,9 @@ pub(super) fn foreign(held: &Core, sender: &Core) -> Error {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.core.drop_handle(self.rref);
+        if !mutated!(KeepDropped) {
+            self.core.drop_handle(self.rref);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::take;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{ContextId, MessageId, NodeId, RRefId};
 
@@ -14,6 +14,7 @@ use super::handle::Handle;
 use super::registry::{Callee, FunctionEntry};
 use crate::agent::{CallMessage, Caller, Failure, TraceContext, Unmade};
 use crate::codec::Payload;
+use crate::support::clock::Instant;
 use crate::support::signal::CancelSignal;
 use crate::values::{Value, ValueTicket};
 

@@ -92,17 +92,17 @@ inventory::collect!(ForeignHandlers);
 /// All functions of the program.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    by_id: HashMap<u64, FunctionEntry, foldhash::fast::RandomState>,
+    by_id: HashMap<u64, FunctionEntry, crate::support::simulation::RandomState>,
     /// By what workers of another system call them.
     by_foreign_name: HashMap<&'static str, u64>,
     /// Methods by the hash of what they are called on a value, and the type of the value.
-    methods: HashMap<(u64, TypeId), u64, foldhash::fast::RandomState>,
+    methods: HashMap<(u64, TypeId), u64, crate::support::simulation::RandomState>,
     /// Functions by the hash of what workers of another system call them.
-    foreign: HashMap<u64, u64, foldhash::fast::RandomState>,
+    foreign: HashMap<u64, u64, crate::support::simulation::RandomState>,
     /// Those that stand for functions which are not written in Rust.
     handlers: Option<ForeignHandlers>,
     /// What the functions return, for reports about references.
-    type_names: HashMap<Fingerprint, &'static str, foldhash::fast::RandomState>,
+    type_names: HashMap<Fingerprint, &'static str, crate::support::simulation::RandomState>,
 }
 
 /// One function.
@@ -252,7 +252,7 @@ impl Registry {
     fn build(
         registrations: impl IntoIterator<Item = &'static FunctionRegistration>,
     ) -> Result<Self, Error> {
-        let mut by_id: HashMap<u64, FunctionEntry, foldhash::fast::RandomState> =
+        let mut by_id: HashMap<u64, FunctionEntry, crate::support::simulation::RandomState> =
             HashMap::default();
         for registration in registrations {
             (registration.trace_output)();
@@ -274,8 +274,10 @@ impl Registry {
             }
         }
         let mut by_foreign_name = HashMap::new();
-        let mut foreign: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
-        let mut methods: HashMap<_, _, foldhash::fast::RandomState> = HashMap::default();
+        let mut foreign: HashMap<_, _, crate::support::simulation::RandomState> =
+            HashMap::default();
+        let mut methods: HashMap<_, _, crate::support::simulation::RandomState> =
+            HashMap::default();
         for (&id, entry) in &by_id {
             let FunctionRegistration {
                 foreign_name,

@@ -6,7 +6,7 @@
 //! (`tables/answer_budget`).
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Node, NodeId, RRefId};
 
@@ -17,6 +17,7 @@ use super::registry::{Callee, FunctionEntry};
 use super::{FETCH, LOCAL};
 
 use crate::report::calls::CallTrace;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 /// What is open with one peer at some moment.

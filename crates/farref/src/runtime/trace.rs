@@ -10,10 +10,11 @@
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::agent::TraceContext;
 use crate::runtime::current::Current;
+use crate::support::clock::Instant;
 
 /// For how long after its last question an observer is taken to look on.
 const WATCHED: Duration = Duration::from_secs(15);

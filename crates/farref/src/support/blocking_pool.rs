@@ -22,10 +22,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
+#[cfg(feature = "simulation")]
+use crate::support::simulation;
+use crate::support::sync::{Condvar, Mutex, MutexGuard, thread};
 
 /// How long a thread with nothing to do stays.
 const IDLE: Duration = Duration::from_secs(10);
@@ -83,6 +87,9 @@ struct PoolShared {
     gate: Option<fn(&mut dyn FnMut())>,
     /// Whether jobs are done even if the pool is dropped before.
     finishes: bool,
+    /// Where jobs are done in a simulation, which has no threads (SM-1).
+    #[cfg(feature = "simulation")]
+    simulated: Option<tokio::runtime::Handle>,
     state: Mutex<PoolState>,
 }
 
@@ -124,6 +131,8 @@ impl BlockingPool {
             limit: limit.max(1),
             gate,
             finishes,
+            #[cfg(feature = "simulation")]
+            simulated: simulation::is_on().then(tokio::runtime::Handle::current),
             state: Mutex::default(),
         }))
     }
@@ -190,7 +199,17 @@ impl PoolShared {
         if state.tasks.is_empty() || state.coming {
             return;
         }
-        if let Some(thread) = state.sleeping.pop() {
+        #[cfg(feature = "simulation")]
+        if let Some(runtime) = &self.simulated {
+            drop(state);
+            drop(runtime.spawn(simulation::unsteady(Arc::clone(self).simulate())));
+            return;
+        }
+        let claimed = match mutated!(NoClaim) {
+            true => state.sleeping.last().cloned(),
+            false => state.sleeping.pop(),
+        };
+        if let Some(thread) = claimed {
             state.coming = self.gate.is_some();
             drop(state);
             thread.notify_one();
@@ -199,7 +218,7 @@ impl PoolShared {
             state.coming = self.gate.is_some();
             drop(state);
             let pool = Arc::clone(self);
-            let spawned = std::thread::Builder::new()
+            let spawned = thread::Builder::new()
                 .name("farref-blocking".to_owned())
                 .spawn(move || pool.work());
             if let Err(error) = spawned {
@@ -210,6 +229,12 @@ impl PoolShared {
                 state.coming = false;
             }
         }
+    }
+
+    /// Runs what there is by then: in the order in which it came, as one thread would.
+    #[cfg(feature = "simulation")]
+    async fn simulate(self: Arc<Self>) {
+        self.run_all();
     }
 
     fn work(self: Arc<Self>) {
@@ -361,7 +386,7 @@ mod tests {
             let pool = BlockingPool::new(JOBS);
             pool.submit(|| {});
             while pool.0.lock().sleeping.is_empty() {
-                std::thread::yield_now();
+                thread::yield_now();
             }
             let barrier = Arc::new(Barrier::new(JOBS));
             let (done, all_done) = mpsc::channel();
@@ -386,7 +411,7 @@ mod tests {
         let pool = BlockingPool::new(THREADS);
         let until_asleep = |number| {
             while pool.0.lock().sleeping.len() < number {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         };
         let (done, all_done) = mpsc::channel();
@@ -397,7 +422,7 @@ mod tests {
                 let done = done.clone();
                 pool.submit(move || {
                     let _ = held.recv();
-                    done.send(std::thread::current().id()).unwrap();
+                    done.send(thread::current().id()).unwrap();
                 });
                 release
             })
@@ -410,7 +435,7 @@ mod tests {
         }
         for _ in 0..10 {
             let done = done.clone();
-            pool.submit(move || done.send(std::thread::current().id()).unwrap());
+            pool.submit(move || done.send(thread::current().id()).unwrap());
             let ran = all_done.recv_timeout(Duration::from_secs(60)).unwrap();
             assert_eq!(Some(ran), latest);
             until_asleep(THREADS);
@@ -434,7 +459,7 @@ mod tests {
             let done = done.clone();
             pool.submit(move || {
                 let has_gate = GATE.try_lock().is_err();
-                done.send((has_gate, std::thread::current().id())).unwrap();
+                done.send((has_gate, thread::current().id())).unwrap();
             });
         }
         assert_eq!(pool.threads(), 1, "one waits at the gate for all of them");
@@ -502,7 +527,7 @@ mod tests {
                     counts.0 += 1;
                     counts.1 = counts.1.max(counts.0);
                 }
-                std::thread::sleep(Duration::from_millis(2));
+                thread::sleep(Duration::from_millis(2));
                 counts.lock().unwrap().0 -= 1;
                 done.send(()).unwrap();
             });
@@ -525,14 +550,14 @@ mod tests {
         let (done, result) = mpsc::channel();
         for number in 0..3 {
             let done = done.clone();
-            pool.submit(move || done.send((number, std::thread::current().id())).unwrap());
+            pool.submit(move || done.send((number, thread::current().id())).unwrap());
         }
         drop(pool);
         drop(release);
         for number in 0..3 {
             let (ran, thread) = result.recv_timeout(Duration::from_secs(60)).unwrap();
             assert_eq!(ran, number);
-            assert_ne!(thread, std::thread::current().id());
+            assert_ne!(thread, thread::current().id());
         }
     }
 

@@ -15,12 +15,14 @@
 //! - **DL-3** A look that panics ends nothing but itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{sleep, sleep_until};
+
+use crate::support::clock::{Instant, sleep, sleep_until};
+use crate::support::mutation::mutated;
+use crate::support::sync::{AtomicU64, Ordering};
 
 const NEVER: u64 = u64::MAX;
 
@@ -99,14 +101,20 @@ impl Deadlines {
             }
             let at = self.epoch + Duration::from_nanos(first);
             tokio::select! {
+                biased;
                 () = sleep_until(at.into()) => {}
                 () = self.earlier.notified() => continue,
             }
             let Some(core) = core.upgrade() else { return };
             // DL-1
-            self.first.store(NEVER, Ordering::SeqCst);
+            if !mutated!(ForgetAfterLooking) {
+                self.first.store(NEVER, Ordering::SeqCst);
+            }
             let began = Instant::now();
             let looked = catch_unwind(AssertUnwindSafe(|| core.end_late_calls(began)));
+            if mutated!(ForgetAfterLooking) {
+                self.first.store(NEVER, Ordering::SeqCst);
+            }
             drop(core);
             match looked {
                 Ok(Some(next)) => self.note(next),

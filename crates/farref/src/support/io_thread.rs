@@ -11,8 +11,10 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use crate::support::lock::lock;
+use crate::support::simulation;
 use crate::support::user_code;
 use crate::support::waiting_threads::WaitingThreads;
 
@@ -30,6 +32,10 @@ static SHARED: Mutex<Weak<IoThread>> = Mutex::new(Weak::new());
 impl IoThread {
     /// The thread of this process, started if there is none.
     pub(crate) fn get() -> io::Result<Arc<Self>> {
+        #[cfg(feature = "simulation")]
+        if simulation::is_on() {
+            return Ok(Arc::new(Self::simulated()));
+        }
         let mut shared = lock(&SHARED);
         if let Some(thread) = shared.upgrade() {
             return Ok(thread);
@@ -51,6 +57,16 @@ impl IoThread {
         let thread = Self::alone();
         thread.waiting.exhaust();
         thread
+    }
+
+    /// No thread, but the runtime that this is called in (SM-1).
+    #[cfg(feature = "simulation")]
+    fn simulated() -> Self {
+        Self {
+            handle: Handle::current(),
+            waiting: WaitingThreads::none(),
+            _alive: oneshot::channel().0,
+        }
     }
 
     fn start() -> io::Result<Self> {
@@ -76,6 +92,24 @@ impl IoThread {
     /// The runtime that the thread drives.
     pub(crate) fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Starts a task on the thread.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.handle.spawn(Self::as_task(task))
+    }
+
+    /// What a task of the thread is, wherever it is started.
+    pub(crate) fn as_task<F: Future>(task: F) -> impl Future<Output = F::Output> + use<F> {
+        #[cfg(feature = "simulation")]
+        let task = simulation::Barred {
+            task,
+            is_barred: simulation::is_on(),
+        };
+        simulation::unsteady(task)
     }
 
     /// Threads for what must not hold this one up.

@@ -1,7 +1,9 @@
 //! Locking mutexes whether or not somebody panicked while having them: what they guard in this crate is
 //! consistent between any two statements.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{PoisonError, TryLockError};
+
+use crate::support::sync::{Mutex, MutexGuard};
 
 /// Locks a mutex, poisoned or not.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -1,12 +1,16 @@
 //! What is not about remote references: where code runs, how it is cancelled, what is counted.
 
 pub(crate) mod blocking_pool;
+pub(crate) mod clock;
 pub(crate) mod deadlines;
 pub(crate) mod io_thread;
 pub(crate) mod lock;
+pub(crate) mod mutation;
 pub(crate) mod polled;
 pub(crate) mod signal;
+pub(crate) mod simulation;
 pub(crate) mod spare;
+pub(crate) mod sync;
 pub(crate) mod task_pool;
 pub(crate) mod text;
 pub(crate) mod thread_scope;

@@ -1,10 +1,11 @@
 //! Telling a running call that nobody wants its answer any more.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Weak};
+use std::sync::Weak;
 use std::task::Waker;
 
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
+use crate::support::sync::{AtomicBool, Mutex, Ordering};
 
 /// Set once, by whoever cancels; watched by whoever runs.
 #[derive(Debug, Default)]
@@ -40,13 +41,16 @@ impl CancelSignal {
 
     /// Asks to be woken. Says whether it is too late for that.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
+        if mutated!(LookBeforeWatching) && self.is_cancelled() {
+            return true;
+        }
         let mut slot = lock(&self.waker);
         if slot.as_ref().is_none_or(|known| !known.will_wake(waker)) {
             *slot = Some(waker.clone());
         }
         drop(slot);
         // After the waker is in place: a signal in between is not missed.
-        self.is_cancelled()
+        self.is_cancelled() && !mutated!(LookBeforeWatching)
     }
 
     /// Watches in the place of whoever does, who cannot run meanwhile, until this is dropped.

@@ -14,13 +14,15 @@
 //!   they end with their worker, whoever still has a handle on that.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use pin_project_lite::pin_project;
-use tokio::runtime::Handle;
 
 use super::lock::lock;
+use super::mutation::mutated;
+use super::simulation::unsteady;
+use super::sync::{Handle, Mutex};
 
 /// So many tasks of one function wait for calls at most (TP-3).
 const MOST_IDLE: usize = 256;
@@ -64,7 +66,7 @@ impl<C: Send + 'static> TaskPool<C> {
             .get(function)
             .filter(|_| most_idle(size_of::<R>()) > 0)
         else {
-            drop(runtime.spawn(make(call)));
+            drop(runtime.spawn(unsteady(make(call))));
             return;
         };
         while let Some(seat) = idle.take() {
@@ -74,16 +76,26 @@ impl<C: Send + 'static> TaskPool<C> {
                 Err(unserved) => call = unserved,
             }
         }
-        drop(runtime.spawn(CallTask {
+        drop(runtime.spawn(unsteady(CallTask {
             call: Some(make(call)),
             make,
             idle: Arc::clone(idle),
             seat: Taken(Arc::default()),
-        }));
+        })));
     }
 }
 
 impl<C> TaskPool<C> {
+    /// The tasks that wait end, as if with their runtime, and nobody has told the pool.
+    #[cfg(feature = "mutations")]
+    #[allow(dead_code, reason = "for `farref-schedules`")]
+    pub(crate) fn end_idle_tasks(&self) {
+        for tasks in &self.0 {
+            let seats = lock(&tasks.0).seats.clone();
+            seats.iter().for_each(|seat| seat.leave());
+        }
+    }
+
     /// TP-3: from now on no task waits.
     pub(crate) fn close(&self) {
         for tasks in &self.0 {
@@ -169,7 +181,9 @@ impl<C> Seat<C> {
     fn give(&self, call: C) -> Result<(), C> {
         {
             let mut next = lock(&self.next);
-            if let Next::End = *next {
+            if let Next::End = *next
+                && !mutated!(GiveToTheGone)
+            {
                 return Err(call);
             }
             *next = Next::Call(call);

@@ -10,10 +10,11 @@
 //!   the system refuses, is no panic.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::support::lock::lock;
+use crate::support::sync::{Condvar, Mutex, MutexGuard, thread};
 use crate::support::user_code;
 
 /// How many threads there may be.
@@ -57,6 +58,14 @@ impl WaitingThreads {
         Self::that_stay(IDLE)
     }
 
+    /// None at all.
+    #[cfg(feature = "simulation")]
+    pub(crate) fn none() -> Self {
+        let threads = Self::new();
+        lock(&threads.0.state).most = 0;
+        threads
+    }
+
     /// Threads that stay for so long when they have nothing to do.
     fn that_stay(patience: Duration) -> Self {
         Self(Arc::new(Shared {
@@ -93,7 +102,7 @@ impl WaitingThreads {
         state.threads += 1;
         drop(state);
         let shared = Running(Arc::clone(&self.0));
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("farref-waiting".to_owned())
             .spawn(move || shared.work(job))
             .map(drop)
@@ -231,7 +240,7 @@ mod tests {
                 all_done.recv_timeout(PATIENCE).expect("it had a thread");
             }
             while lock(&threads.0.state).idle < MOST {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }
@@ -241,7 +250,7 @@ mod tests {
         let threads = WaitingThreads::new();
         threads.run(|| panic!("on purpose")).expect("a thread");
         while lock(&threads.0.state).threads > 0 {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         let (done, is_done) = mpsc::channel();
         let next = threads.run(move || done.send(()).unwrap());
@@ -259,7 +268,7 @@ mod tests {
             assert_eq!(accepted, Ok(()));
             is_done.recv_timeout(PATIENCE).expect("it has a thread");
             while lock(&threads.0.state).threads > 0 {
-                std::thread::yield_now();
+                thread::yield_now();
             }
         }
     }

@@ -29,7 +29,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::{MessageId, NodeId};
@@ -37,6 +37,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep};
 
 use crate::codec::Payload;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 /// The bytes of answers that one peer may have under way unless told otherwise.

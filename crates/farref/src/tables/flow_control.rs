@@ -23,12 +23,12 @@
 //! - **FL-6** Of parked calls that may leave, the one that was made first does.
 
 use std::collections::{HashMap, VecDeque};
-use std::time::Instant;
 
 use farref_proto::MessageId;
 use tokio::sync::oneshot;
 
 use crate::agent::{CallMessage, Message, weigh};
+use crate::support::clock::Instant;
 
 /// Calls of one peer that a worker accepts at once unless told otherwise.
 pub(crate) const DEFAULT_MAX_CALLS: u32 = 16_384;
@@ -55,7 +55,7 @@ pub(crate) struct Flow {
     small: Line,
     large: Line,
     /// The numbers of those parked calls that can be withdrawn.
-    numbers: HashMap<MessageId, u64, foldhash::fast::RandomState>,
+    numbers: HashMap<MessageId, u64, crate::support::simulation::RandomState>,
     next_number: u64,
     parked_bytes: u64,
     /// Who waits to be told that a call can be parked.
@@ -67,7 +67,7 @@ pub(crate) struct Flow {
 /// Calls that wait, in order.
 #[derive(Debug, Default)]
 struct Line {
-    calls: HashMap<u64, Parked, foldhash::fast::RandomState>,
+    calls: HashMap<u64, Parked, crate::support::simulation::RandomState>,
     /// The numbers of these calls, and of some that were taken out.
     order: VecDeque<u64>,
 }

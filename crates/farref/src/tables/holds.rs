@@ -16,11 +16,12 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Fingerprint, NodeId};
 
 use crate::agent::{Origins, SourceLine};
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 use crate::tables::place::{self, Told};
 
@@ -61,7 +62,7 @@ pub(crate) struct ReceivedFrom {
 /// Different origins of received references, and of those of other languages' programs, that are kept at most.
 const MAX_RECEIVED: usize = 16 << 10;
 
-type Map<K, T> = HashMap<K, T, foldhash::fast::RandomState>;
+type Map<K, T> = HashMap<K, T, crate::support::simulation::RandomState>;
 
 /// What the holds of this worker have in common.
 pub(crate) struct Holds {
@@ -76,7 +77,7 @@ struct OriginSet {
     /// By where the location is: there are not more of them than lines in the program.
     here: Map<usize, Arc<Origin>>,
     /// HO-1
-    received: HashSet<Arc<Origin>, foldhash::fast::RandomState>,
+    received: HashSet<Arc<Origin>, crate::support::simulation::RandomState>,
     unknown: Arc<Origin>,
     /// So many are not looked at before it is worth looking again which ones are still in use.
     skip: usize,

@@ -31,7 +31,7 @@ pub(crate) enum Labelled {
 
 /// The labels of a worker.
 #[derive(Default, Debug)]
-pub(crate) struct Labels(Mutex<HashMap<Labelled, Named, foldhash::fast::RandomState>>);
+pub(crate) struct Labels(Mutex<HashMap<Labelled, Named, crate::support::simulation::RandomState>>);
 
 #[derive(Debug)]
 struct Named {

@@ -9,13 +9,14 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 use metrics::{Counter, Histogram, counter, histogram};
 
 use crate::agent::TraceContext;
 use crate::report::calls::{CLASSES, class_of};
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 /// How many calls are kept one by one.

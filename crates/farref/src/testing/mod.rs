@@ -286,6 +286,24 @@ impl Cluster {
         &self.workers
     }
 
+    /// The network that the workers are on, for faults that have no method here.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use farref::testing::Cluster;
+    ///
+    /// # #[tokio::main]
+    /// # async fn main() -> farref::Result<()> {
+    /// let cluster = Cluster::start(2).await?;
+    /// cluster.network().set_latency("worker0", "worker1", Duration::from_millis(2));
+    /// # cluster.shutdown().await
+    /// # }
+    /// ```
+    pub fn network(&self) -> &MemoryNetwork {
+        &self.network
+    }
+
     /// Breaks the connections between two workers, in the middle of whatever they are saying. They
     /// make new ones.
     ///

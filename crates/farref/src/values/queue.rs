@@ -16,11 +16,11 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use farref_proto::{NodeId, RRefId};
 use tokio::sync::oneshot;
 
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 const SHARDS: usize = 16;
@@ -33,7 +33,7 @@ pub(crate) struct Queues {
 
 #[derive(Default)]
 struct Shard {
-    queues: HashMap<RRefId, Queue, foldhash::fast::RandomState>,
+    queues: HashMap<RRefId, Queue, crate::support::simulation::RandomState>,
     /// Numbers the tickets that have to wait.
     drawn: u64,
 }

@@ -1,11 +1,12 @@
 //! What goes on as long as a worker runs: its clock, and the group's store.
 
 use std::sync::Weak;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::hosting::HostedStore;
 use crate::rendezvous::RendezvousError;
 use crate::runtime::{Core, WorkerStage};
+use crate::support::clock::Instant;
 
 /// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
 /// tells the new one what the group knows, so that others, the former host among them, can join again (S3).
@@ -24,6 +25,7 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
         let mut stage = strong.stage.subscribe();
         let out = async { drop(stage.wait_for(|stage| is_out(*stage)).await) };
         tokio::select! {
+            biased;
             () = strong.store_lost.notified() => {}
             () = directory.store_lost() => {}
             () = out => {}

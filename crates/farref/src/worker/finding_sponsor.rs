@@ -1,7 +1,7 @@
 //! How a worker that joins a group which is there already asks its members, one after the other, to let it in.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 
@@ -10,6 +10,7 @@ use crate::agent::Inbound as _;
 use crate::error::{Error, Result};
 use crate::rendezvous::{Card, Directory, RendezvousError};
 use crate::runtime::WorkerStage;
+use crate::support::clock::Instant;
 
 /// How long a sponsor may take to let this worker in before another is asked too. One that refuses
 /// connections is not waited for.
@@ -40,6 +41,7 @@ impl Worker {
                 let limit = SPONSOR_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
                 let decided = async {
                     tokio::select! {
+                        biased;
                         _ = stage.wait_for(|stage| *stage != WorkerStage::Joining) => {}
                         _ = unreachable.wait_for(|nodes| nodes.contains(&sponsor)) => {}
                         () = core.rejections.wait_for(sponsor) => {}

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Membership, NodeId};
 use tokio::task::JoinHandle;
@@ -26,6 +26,7 @@ use crate::rendezvous::{
 use crate::runtime::WorkerStage;
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::{MessageLimits, Settings};
+use crate::support::clock::Instant;
 use crate::tables::names::Names;
 
 /// How long the members of a growing group have to write it into a store whose former host is gone. They try
@@ -162,11 +163,12 @@ async fn join(builder: WorkerBuilder, deadline: Instant) -> Result<Worker> {
     let worker = start(builder, name, bound, entry, hosted)?;
     if let Some(tls) = tls {
         let watching = watch_certificate(&worker.core, tls);
-        io_thread()?.handle().spawn(watching);
+        io_thread()?.spawn(watching);
     }
     let founds = *worker.core.stage.borrow() != WorkerStage::Joining;
     if !founds {
         let joined = tokio::select! {
+            biased;
             joined = worker.find_sponsor(deadline, timeout) => joined,
             // Of those who are asked nobody is a member any more.
             over = directory.over() => Err(over.into()),
@@ -450,7 +452,7 @@ async fn open(rendezvous: &Rendezvous, hosts: bool, timeout: Duration) -> Result
         }
     }
 
-    let mut task = AbortOnDrop(io_thread()?.handle().spawn(opening));
+    let mut task = AbortOnDrop(io_thread()?.spawn(opening));
     match (&mut task.0).await {
         Ok(opened) => Ok(opened?),
         Err(error) => std::panic::resume_unwind(error.into_panic()),

@@ -564,7 +564,7 @@ impl Drop for WorkerGuard {
         let io = Arc::clone(&self.io);
         // Where it is certain to run: this thread may have no runtime, and that of the program may be gone,
         // or be driven by nobody.
-        self.io.handle().spawn(async move {
+        self.io.spawn(async move {
             let closed = core.agent().close(Duration::ZERO);
             if tokio::time::timeout(CLOSING, closed).await.is_err() {
                 tracing::debug!(worker = %core.name, "some tasks of a worker have not ended yet");

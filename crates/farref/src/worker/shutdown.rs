@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{NodeId, Residue};
 use tokio::sync::oneshot;
@@ -14,6 +14,7 @@ use crate::rendezvous::Directory;
 use crate::report::leaks::LeakReport;
 use crate::runtime::current::Current;
 use crate::runtime::{Core, WorkerStage};
+use crate::support::clock::Instant;
 use crate::tables::watchers::WorkerEnd;
 
 /// How long the last messages may take to be delivered.

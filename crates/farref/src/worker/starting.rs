@@ -9,10 +9,12 @@ use super::hosting::HostedStore;
 use super::{Worker, WorkerGuard};
 use crate::agent::Agent;
 use crate::error::{ConfigError, Error, Result};
+use crate::rendezvous::random;
 use crate::runtime::Core;
 use crate::runtime::registry::Registry;
 use crate::runtime::settings::Settings;
 use crate::support::io_thread::IoThread;
+use crate::support::simulation::unsteady;
 use crate::tables::names::Names;
 
 /// Sets a worker going on whatever wire `agent` makes.
@@ -41,10 +43,10 @@ pub(super) fn launch<A: Agent>(
     let hosted = Arc::new(hosted);
     let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
     let tasks = [
-        io.handle().spawn(run_clock(Arc::downgrade(&core))),
-        io.handle().spawn(keep_store),
+        io.spawn(run_clock(Arc::downgrade(&core))),
+        io.spawn(keep_store),
     ];
-    drop(tokio::spawn(watch_runtime(Arc::downgrade(&core))));
+    drop(tokio::spawn(unsteady(watch_runtime(Arc::downgrade(&core)))));
     let life = WorkerGuard {
         core: Arc::clone(&core),
         io,
@@ -67,13 +69,10 @@ pub(super) fn io_thread() -> Result<Arc<IoThread>> {
 }
 
 fn random() -> Result<u64> {
-    use ring::rand::{SecureRandom as _, SystemRandom};
     let mut bytes = [0; 8];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|error| ConfigError::System {
-            what: "random numbers",
-            reason: error.to_string(),
-        })?;
+    random::fill(&mut bytes).map_err(|error| ConfigError::System {
+        what: "random numbers",
+        reason: error.to_string(),
+    })?;
     Ok(u64::from_le_bytes(bytes))
 }

@@ -45,11 +45,13 @@ impl EntryAttempt<'_> {
         if me.node.worker.0 != 0 {
             // Also an additional worker that is early waits for those who found the group.
             return tokio::select! {
+                biased;
                 settled = self.look_for_founding(me, stale) => settled,
                 founding = self.await_founding(size) => founding,
             };
         }
         tokio::select! {
+            biased;
             settled = self.look_for_founding(me, stale) => settled,
             founding = self.gather_and_found(size) => founding,
         }

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::NodeId;
 
@@ -15,6 +15,7 @@ use crate::api::peer::Peer;
 use crate::api::watching::{MemberEvent, Members};
 use crate::error::{Error, FunctionName, Result, THE_GROUP};
 use crate::runtime::current::Current;
+use crate::support::clock::Instant;
 
 impl<T: 'static> Search<T> {
     /// What the name stands for in the group now.

@@ -16,7 +16,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Fingerprint, RRefId};
 use futures_core::Stream;
@@ -36,6 +36,7 @@ use crate::runtime::registry::FunctionEntry;
 use crate::runtime::stream::{After, Ended, Kept, Own, OwnResults, Producer, Source};
 use crate::runtime::{Core, value_scope};
 use crate::support::blocking_pool::BlockedThread;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 use crate::support::text::{clean, shorten};
 use crate::tables::labels::Labelled;

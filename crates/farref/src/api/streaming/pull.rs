@@ -3,7 +3,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use crate::api::pending::{AwaitsPlace, complete};
 use crate::codec::Payload;
@@ -13,6 +12,7 @@ use crate::runtime::handle::Handle;
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::serve::pulling::Pull as PullFunction;
 use crate::runtime::{CallSpec, Core, NotMade, OpenCall, trace, value_scope};
+use crate::support::clock::Instant;
 
 /// A batch as it came.
 pub(super) type Answer = (Payload, Vec<Arc<Handle>>);

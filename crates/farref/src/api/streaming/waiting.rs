@@ -4,9 +4,10 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::runtime::current::Current;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 /// Why the function that waits is to end.

@@ -5,7 +5,7 @@ mod handshake_limit;
 mod warnings;
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
@@ -15,6 +15,7 @@ use super::handshake::HandshakeFailure;
 use super::inquiry::MAX_OBSERVERS;
 use super::link::LinkTable;
 use super::transport::{Listener, Stream};
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 use handshake_limit::{HandshakeSlot, PendingHandshakes};
 use warnings::Warnings;

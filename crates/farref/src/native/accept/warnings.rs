@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::support::clock::Instant;
 
 /// How long the same is not said again.
 const PAUSE: Duration = Duration::from_secs(60);

@@ -8,7 +8,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{NodeId, Session, Time};
 use ring::hmac;
@@ -21,8 +21,11 @@ pub(crate) use config::{Identity, NativeConfig};
 use super::frame::{Limits, Packet, Recycler};
 use super::transport::{OwnMemory, Reach};
 use crate::agent::Inbound;
+use crate::support::clock::{Instant, RuntimeInstant};
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
+use crate::support::simulation::unsteady;
 use crate::support::user_code::UserCode;
 use crate::support::waiting_threads::NoThread;
 use wire_metrics::WireMetrics;
@@ -126,7 +129,7 @@ impl Endpoint {
     }
 
     /// The clock's reading at a time.
-    pub(crate) fn instant(&self, time: Time) -> tokio::time::Instant {
+    pub(crate) fn instant(&self, time: Time) -> RuntimeInstant {
         (self.epoch + Duration::from_nanos(time.0)).into()
     }
 
@@ -164,7 +167,7 @@ impl Endpoint {
         &self,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> Option<AbortHandle> {
-        self.spawn_on(task, &self.runtime)
+        self.spawn_on(unsteady(task), &self.runtime)
     }
 
     /// The same on the thread that no program can keep from running.
@@ -179,7 +182,7 @@ impl Endpoint {
         } else {
             &self.runtime
         };
-        self.spawn_on(task, runtime)
+        self.spawn_on(IoThread::as_task(task), runtime)
     }
 
     /// Does something that may take long on a thread that neither the program nor anything else here waits for, if there
@@ -213,6 +216,9 @@ impl Endpoint {
     pub(crate) fn stop_tasks(&self) -> JoinSet<()> {
         self.begin_closing();
         let mut tasks = lock(&self.tasks).take().unwrap_or_default();
+        if mutated!(KeepTasks) {
+            tasks.detach_all();
+        }
         tasks.abort_all();
         tasks
     }

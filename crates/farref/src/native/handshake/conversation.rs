@@ -1,13 +1,13 @@
 //! One end of a handshake: its messages as bytes, and the proofs in them (HS-1, HS-4).
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::failure::HandshakeFailure;
 use super::messages::{Greeting, Nonce, Observation, Refusal, Reply, VERSION, Verdict};
 use crate::native::transport::{ReadHalf, Stream, WriteHalf};
+use crate::rendezvous::random;
 
 const MAGIC: &[u8; 6] = b"farref";
 const OPENING: usize = MAGIC.len() + 2 + 4;
@@ -22,8 +22,7 @@ pub(super) const MAX_CLAIM: usize = 16 << 10;
 /// A number that nobody can foresee.
 pub(crate) fn fresh_nonce() -> Result<Nonce, HandshakeFailure> {
     let mut nonce = Nonce::default();
-    let filled = SystemRandom::new().fill(&mut nonce);
-    filled.map_err(|_| HandshakeFailure::NoRandomness)?;
+    random::fill(&mut nonce).map_err(|_| HandshakeFailure::NoRandomness)?;
     Ok(nonce)
 }
 

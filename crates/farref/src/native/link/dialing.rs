@@ -94,12 +94,14 @@ async fn run(link: Arc<Link>) {
         };
         if !pause.is_zero() {
             tokio::select! {
+                biased;
                 () = sleep(pause) => {}
                 () = link.abandon.notified() => continue,
             }
         }
         link.state().attempt = Some(link.endpoint.now());
         let outcome = tokio::select! {
+            biased;
             outcome = attempt(&link) => outcome,
             () = link.abandon.notified() => AttemptOutcome::Abandoned,
         };

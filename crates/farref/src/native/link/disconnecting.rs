@@ -9,6 +9,7 @@ use tracing::{debug, error, warn};
 
 use super::connection::Connection;
 use super::{ConnectionState, Lifecycle, Link, LinkState};
+use crate::support::mutation::mutated;
 
 /// What is to be done outside the lock after a connection was lost.
 pub(super) struct Disconnected {
@@ -93,7 +94,7 @@ impl Link {
         // How long the silence was is for the timer to judge, which knows of a sleep of this process (TI-2): peers that have closed their
         // connections during it are not to blame. So no time has passed here.
         state.session.connection_lost(Time::ZERO);
-        if redial {
+        if redial && !mutated!(NoRedial) {
             self.ensure_dialing(state);
         }
         Disconnected {

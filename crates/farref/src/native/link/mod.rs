@@ -32,6 +32,7 @@ mod send_stream;
 mod sending;
 mod table;
 mod timer;
+mod writer_lock;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};

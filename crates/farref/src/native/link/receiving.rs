@@ -18,7 +18,6 @@ use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::Instant;
 use std::{future, io};
 
 use farref_proto::{Frame, SessionError, Time};
@@ -31,7 +30,9 @@ use super::{ConnectionState, Link, LinkState};
 use crate::agent::Message;
 use crate::native::frame::{DecodedFrame, FrameError, ReceivedMessage};
 use crate::native::transport::{RegionFault, descriptor_fault};
+use crate::support::clock::Instant;
 use crate::support::lock::{lock, try_lock};
+use crate::support::mutation::mutated;
 use crate::support::user_code;
 
 /// After so many reads the task lets others run.
@@ -367,6 +368,9 @@ enum Progress {
 fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopReason> {
     if link.endpoint.is_closing() {
         messages.clear();
+    }
+    if mutated!(LoseLastMessage) && messages.len() > 1 {
+        messages.pop();
     }
     if messages.is_empty() {
         return Ok(());

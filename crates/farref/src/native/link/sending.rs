@@ -82,15 +82,13 @@ impl SendStream {
         if link.burst.fetch_add(1, Ordering::Relaxed) < BURST {
             self.write_share(link, WriteHalf::try_write_vectored);
         } else {
-            self.hand_over();
+            self.writer_lock.hand_over_to_task();
         }
     }
 
     /// The same for what is not urgent: it leaves with the next that is, or else the task writes it.
     pub(super) fn write_later(&self) {
-        if self.writer_lock.hand_over_or_mark() {
-            self.handover.notify_one();
-        }
+        self.writer_lock.hand_over_or_mark();
     }
 
     /// Writes in place of the stream's task, whatever the program's runtime believes of the stream.
@@ -116,7 +114,7 @@ impl SendStream {
         let mut written = Vec::new();
         let outcome = self.drive(link, CALLER_QUOTA, write, &mut written);
         if !matches!(outcome, WriteOutcome::Done | WriteOutcome::Closed) {
-            self.hand_over();
+            self.writer_lock.hand_over_to_task();
         }
         // SD-4: without the writer lock.
         if !written.is_empty() {
@@ -125,16 +123,10 @@ impl SendStream {
         outcome
     }
 
-    fn hand_over(&self) {
-        self.writer_lock.hand_over();
-        // Also if the task looked for it meanwhile, in vain.
-        self.handover.notify_one();
-    }
-
     /// The task that goes on where callers cannot.
     pub(super) async fn run(self: Arc<Self>, link: Arc<Link>) {
         loop {
-            self.handover.notified().await;
+            self.writer_lock.handed_over().await;
             self.turns.fetch_add(1, Ordering::Relaxed);
             // Whoever is about to say something may say it first.
             yield_now().await;

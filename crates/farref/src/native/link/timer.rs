@@ -12,16 +12,17 @@
 //! - **TI-3** The timer looks at no link before the moment that it keeps for it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use farref_proto::{NodeId, Time};
 use tokio::sync::Notify;
-use tokio::time::{sleep, sleep_until};
 
 use crate::native::endpoint::Endpoint;
+use crate::support::clock::{sleep, sleep_until};
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
+use crate::support::sync::{AtomicU64, Mutex, Ordering};
 
 /// A timer that fires so much too late shows that this process slept. What arrived meanwhile is to be
 /// read before peers are blamed for the silence.
@@ -108,7 +109,7 @@ impl<L: Timed> Timer<L> {
         moments.insert((at, link.peer()), Arc::downgrade(link));
         alarm.store(at, Ordering::SeqCst);
         drop(moments);
-        if at < self.until.fetch_min(at, Ordering::SeqCst) {
+        if at < self.until.fetch_min(at, Ordering::SeqCst) && !mutated!(TimerNotTold) {
             self.earlier.notify_one();
         }
     }
@@ -156,6 +157,7 @@ impl<L: Timed> Timer<L> {
                 continue;
             }
             tokio::select! {
+                biased;
                 () = sleep_until(endpoint.instant(until)) => {}
                 () = self.earlier.notified() => {}
             }

@@ -8,7 +8,7 @@
 //! [`partition`](MemoryNetwork::partition) and [`heal`](MemoryNetwork::heal),
 //! [`set_latency`](MemoryNetwork::set_latency), [`crash`](MemoryNetwork::crash).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -49,7 +49,8 @@ struct Network {
 #[derive(Debug, Default)]
 struct NetworkState {
     listeners: HashMap<String, mpsc::UnboundedSender<(PipeReader, PipeWriter)>>,
-    pairs: HashMap<(String, String), Pair>,
+    /// In their order: what happens to all of them happens the same way each time (SM-1).
+    pairs: BTreeMap<(String, String), Pair>,
     capacity: Option<usize>,
     /// Endpoints that connect to nobody, until their names are bound again.
     crashed: HashSet<String>,

@@ -1,4 +1,7 @@
 //! A pipe within the process: bounded, ordered, and breakable in every way a socket is.
+//!
+//! In a [simulation](crate::support::simulation) a pipe takes and gives less than it could now and then, and lets bytes
+//! wait for different times: each pipe keeps its order, and two pipes overtake each other.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,6 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::support::lock::lock;
+use crate::support::simulation::draw;
 
 /// One direction of a connection.
 #[derive(Debug)]
@@ -227,7 +231,7 @@ impl PipeReader {
             return Ok(Read::Nothing);
         }
         let now = Instant::now();
-        let room = buffer.chunk_mut().len();
+        let room = some_of(buffer.chunk_mut().len());
         let mut read = 0;
         let mut later = None;
         while read < room
@@ -256,6 +260,28 @@ impl PipeReader {
             (None, Some(WriterEnd::Closed)) => Ok(Read::Some(0)),
             (None, Some(WriterEnd::Reset)) => Err(io::ErrorKind::ConnectionReset.into()),
         }
+    }
+}
+
+/// How much of what could be done at once is: all of it, but for simulations.
+fn some_of(all: usize) -> usize {
+    /// One of so many is cut short.
+    const CUT_SHORT: u64 = 4;
+    match draw(CUT_SHORT) {
+        Some(0) => draw(all as u64)
+            .map_or(all, |some| some as usize + 1)
+            .min(all),
+        _ => all,
+    }
+}
+
+/// How much longer than others these bytes are under way: not at all, but in simulations.
+fn delay() -> Duration {
+    /// One of so many is late, by so many milliseconds at most.
+    const LATE: (u64, u64) = (4, 20);
+    match draw(LATE.0) {
+        Some(0) => Duration::from_millis(draw(LATE.1).unwrap_or_default()),
+        _ => Duration::ZERO,
     }
 }
 
@@ -288,6 +314,8 @@ impl PipeWriter {
         if let Some(cut_after) = state.cut_after {
             room = room.min(usize::try_from(cut_after).unwrap_or(usize::MAX));
         }
+        let all = slices.iter().map(|slice| slice.len()).sum::<usize>();
+        room = some_of(room.min(all.max(1)));
         let mut chunk = BytesMut::new();
         for slice in slices {
             let take = slice.len().min(room - chunk.len());
@@ -295,7 +323,11 @@ impl PipeWriter {
         }
         let written = chunk.len();
         if written > 0 {
-            let arrives = Instant::now() + state.latency;
+            let arrives = Instant::now() + state.latency + delay();
+            let arrives = state
+                .queue
+                .back()
+                .map_or(arrives, |(at, _)| arrives.max(*at));
             state.queue.push_back((arrives, chunk.freeze()));
             state.queued += written;
         }

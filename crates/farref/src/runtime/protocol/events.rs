@@ -14,6 +14,7 @@ use crate::runtime::core::{
 use crate::runtime::job::{ArrivedCall, Job};
 use crate::runtime::registry::{Callee, FETCHED, FunctionEntry};
 use crate::runtime::{FETCH, callers, failure};
+use crate::support::mutation::mutated;
 use crate::tables::extensions::ContextListener;
 use crate::values::queue::{ValueUser, WouldDeadlock};
 use crate::values::{Value, ValueTicket};
@@ -50,6 +51,7 @@ impl Core {
                     work.woken.push(Box::new(|_| drop(waiter.send(Err(error)))));
                 }
             }
+            Event::PeerLost { .. } if mutated!(KeepLostCalls) => {}
             Event::PeerLost { node, request } => {
                 if let Some(peer) = state.peers.get_mut(&node)
                     && let Some(call) = peer.flow.withdraw(request)

@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{Node, NodeId, Outbox};
 
 use super::work::Work;
 use crate::agent::Message;
 use crate::runtime::core::{Core, ProtocolState, WorkerNode};
+use crate::support::clock::Instant;
 use crate::support::{signal, user_code};
 use crate::values::Value;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use farref_proto::NodeId;
 
 use crate::runtime::core::Core;
+use crate::support::simulation::unsteady;
 
 /// How long to wait before a newcomer is looked up again, at first and at most.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -20,7 +21,7 @@ impl Core {
         };
         let weak = Arc::downgrade(self);
         let lookups = Arc::clone(&self.names.lookups);
-        self.runtime.spawn(async move {
+        self.runtime.spawn(unsteady(async move {
             let mut pause = FIRST_PAUSE;
             loop {
                 // Nobody closes it.
@@ -48,6 +49,6 @@ impl Core {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-        });
+        }));
     }
 }

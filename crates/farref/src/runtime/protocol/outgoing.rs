@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::panic::Location;
 use std::sync::{Arc, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{
     CallError, CallHead, ContextId, Creation, Fingerprint, MessageId, NodeId, RRefId, RefError,
@@ -23,6 +23,7 @@ use crate::runtime::handle::Handle;
 use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::reply::{ReplyReceiver, ReplySender, reply_channel};
 use crate::runtime::value_scope::Encoded;
+use crate::support::clock::Instant;
 use crate::support::deadlines::HasDeadlines;
 use crate::tables::flow_control::Parked;
 

@@ -2,7 +2,6 @@
 
 use std::panic::Location;
 use std::sync::Arc;
-use std::time::Instant;
 
 use farref_proto::{Carried, Fingerprint, NodeId, RRefId, RefError};
 use tokio::sync::oneshot;
@@ -12,6 +11,7 @@ use crate::agent::Origins;
 use crate::error::Result;
 use crate::runtime::core::{Core, ProtocolState, WorkerNode};
 use crate::runtime::handle::Handle;
+use crate::support::clock::Instant;
 use crate::values::Value;
 
 /// Where references were made that are about to be sent.

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
 use farref_proto::{Departure, NodeId};
 
@@ -12,6 +11,7 @@ use crate::runtime::core::{Core, Reply};
 use crate::runtime::handle::Handle;
 use crate::runtime::job::Job;
 use crate::runtime::reply::ReplySender;
+use crate::support::clock::Instant;
 use crate::support::signal::Cancellable;
 use crate::support::spare;
 use crate::values::Value;

@@ -12,6 +12,7 @@ use crate::codec::vectors::each_in;
 use crate::runtime::function::Function;
 use crate::runtime::job::Responder;
 use crate::support::lock::lock;
+use crate::support::simulation::unsteady;
 use crate::support::user_code::UserCode;
 use crate::tables::answer_budget::Reservation;
 use crate::values::{ValueGuard, ValueTicket};
@@ -72,7 +73,7 @@ impl BlockingCall {
         receiver: impl Future<Output = Result<ValueGuard, Failure>> + Send + 'static,
     ) {
         let runtime = self.responder.core().runtime.clone();
-        drop(runtime.spawn(async move {
+        drop(runtime.spawn(unsteady(async move {
             let to = &self.responder;
             let admitted = {
                 let admitting = pin!(Some(async {
@@ -90,7 +91,7 @@ impl BlockingCall {
                 }
                 Err(failure) => self.fail(failure),
             }
-        }));
+        })));
     }
 
     /// Queues it for a thread.
@@ -123,7 +124,7 @@ impl BlockingCall {
                 Err(reserve) => {
                     // Without the thread.
                     let runtime = self.responder.core().runtime.clone();
-                    drop(runtime.spawn(async move {
+                    drop(runtime.spawn(unsteady(async move {
                         let to = &self.responder;
                         let room = {
                             let room = pin!(Some(async { Ok(to.room(Err(reserve)).await) }));
@@ -136,7 +137,7 @@ impl BlockingCall {
                             }
                             Err(failure) => self.fail(failure),
                         }
-                    }));
+                    })));
                     return;
                 }
             }

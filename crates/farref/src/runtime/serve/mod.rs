@@ -34,6 +34,7 @@ use super::job::{Job, Responder};
 use super::registry::FunctionEntry;
 use super::value_scope;
 use crate::agent::Failure;
+use crate::support::simulation::unsteady;
 use crate::values::{Access as _, ValueGuard, ValueTicket};
 
 impl Job {
@@ -50,7 +51,7 @@ impl Job {
     fn fetch(self) {
         let (responder, _, ticket) = split(self);
         let runtime = responder.core().runtime.clone();
-        runtime.spawn(async move {
+        runtime.spawn(unsteady(async move {
             let fetched = {
                 let fetching = pin!(Some(async {
                     let Some(ValueGuard::Shared(guard, permit)) = wait_for_receiver(ticket).await?
@@ -89,7 +90,7 @@ impl Job {
                 };
                 (write, expected, room)
             }));
-        });
+        }));
     }
 }
 
@@ -130,7 +131,7 @@ impl<F: Function> Kind<F> {
 
 fn spawn(runtime: &Handle, span: Span, call: impl Future<Output = ()> + Send + 'static) {
     match span.is_disabled() {
-        true => drop(runtime.spawn(call)),
+        true => drop(runtime.spawn(unsteady(call))),
         false => spawn_instrumented(runtime, span, call),
     }
 }
@@ -142,7 +143,7 @@ fn spawn_instrumented(
     call: impl Future<Output = ()> + Send + 'static,
 ) {
     let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(call);
-    drop(runtime.spawn(call.instrument(span)));
+    drop(runtime.spawn(unsteady(call.instrument(span))));
 }
 
 /// Takes a job apart: the answer that it owes, its arguments, and its ticket for a value.

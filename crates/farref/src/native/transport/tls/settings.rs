@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
 use rustls::crypto::ring;
@@ -22,6 +22,7 @@ use super::ending;
 use super::verifiers::{ShortChains, SignedByAuthority};
 use crate::error::TlsError;
 use crate::rendezvous::CertificateTag;
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 
 #[cfg(test)]
