@@ -1,4 +1,5 @@
-//! A wire of channels within this process, whose ends can be told to do things to calls on their way.
+//! A wire of channels within this process, whose ends can be told to do things to calls on their way, and to messages what
+//! no correct wire does (AG-1): what becomes of which is its [`Fates`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,6 +28,85 @@ pub(crate) struct End {
     pub(crate) has_names: bool,
     /// How its worker ends, if not by farref's own protocol.
     pub(crate) ending: Option<EndingOf>,
+    /// What becomes of what it sends.
+    pub(crate) fates: Fates,
+}
+
+/// What becomes of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Deliver,
+    Lose,
+    Twice,
+    /// Behind all that are late before it.
+    Late(Duration),
+}
+
+/// Which messages.
+pub(crate) type Which = fn(&Message) -> bool;
+
+/// What becomes of the messages of one end.
+#[derive(Clone, Default)]
+pub(crate) struct Fates(Arc<Mutex<FateState>>);
+
+#[derive(Default)]
+struct FateState {
+    /// Each of the next one of its kind.
+    next: Vec<(Which, Fate)>,
+    /// Of all of a kind.
+    all: Option<(Which, Fate)>,
+    /// The end's own worker.
+    inbound: Option<Weak<dyn Inbound>>,
+    is_used: bool,
+}
+
+impl Fates {
+    /// What becomes of the next message of a kind.
+    pub(crate) fn next(&self, which: Which, fate: Fate) {
+        let mut state = self.0.lock().unwrap();
+        state.is_used = true;
+        state.next.push((which, fate));
+    }
+
+    /// What becomes of all messages of a kind.
+    pub(crate) fn all(&self, which: Which, fate: Fate) {
+        let mut state = self.0.lock().unwrap();
+        state.is_used = true;
+        state.all = Some((which, fate));
+    }
+
+    /// Whether all fates have come about that were to come about once.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap().next.is_empty()
+    }
+
+    /// The wire says to the end's worker that a peer cannot be reached any more.
+    pub(crate) fn give_up(&self, peer: NodeId) -> anyhow::Result<()> {
+        let inbound = self.0.lock().unwrap().inbound.clone();
+        let inbound = inbound.and_then(|inbound| inbound.upgrade());
+        inbound.context("a worker")?.suspect(peer, Duration::ZERO);
+        Ok(())
+    }
+
+    fn of(&self, message: &Message) -> Fate {
+        let mut state = self.0.lock().unwrap();
+        let place = state.next.iter().position(|(which, _)| which(message));
+        if let Some(place) = place {
+            return state.next.remove(place).1;
+        }
+        let fate = state.all.filter(|(which, _)| which(message));
+        fate.map_or(Fate::Deliver, |(_, fate)| fate)
+    }
+
+    fn are_used(&self) -> bool {
+        self.0.lock().unwrap().is_used
+    }
+}
+
+impl fmt::Debug for Fates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fates")
+    }
 }
 
 /// How a worker ends.
@@ -47,6 +127,7 @@ impl Default for End {
             most: usize::MAX,
             has_names: true,
             ending: None,
+            fates: Fates::default(),
         }
     }
 }
@@ -115,9 +196,32 @@ pub(crate) async fn end([a, b]: [Worker; 2]) -> anyhow::Result<()> {
 /// All ends of a wire.
 type Switchboard = Arc<Mutex<HashMap<NodeId, Socket>>>;
 
+fn send(switchboard: &Switchboard, from: NodeId, to: NodeId, message: Message) {
+    if let Some(peer) = switchboard.lock().unwrap().get(&to) {
+        let _ = peer.sender.send((from, message));
+    }
+}
+
+/// Whether an end sends what no correct one does.
+fn sent_otherwise(switchboard: &Switchboard, from: NodeId) -> bool {
+    let switchboard = switchboard.lock().unwrap();
+    switchboard
+        .get(&from)
+        .is_some_and(|end| end.fates.are_used())
+}
+
+/// An end learns that another one talks to it no more, as it does on a wire with connections.
+fn refuse(switchboard: &Switchboard, whom: NodeId, by: NodeId) {
+    let inbound = switchboard.lock().unwrap().get(&whom).cloned();
+    if let Some(inbound) = inbound.and_then(|end| end.inbound.upgrade()) {
+        inbound.refused(by);
+    }
+}
+
 /// Where one end is reached.
 #[derive(Clone)]
 struct Socket {
+    fates: Fates,
     sender: mpsc::UnboundedSender<(NodeId, Message)>,
     inbound: Weak<dyn Inbound>,
 }
@@ -133,6 +237,8 @@ struct ChannelAgent {
     me: NodeId,
     end: End,
     switchboard: Switchboard,
+    /// What is late, in its order.
+    late: mpsc::UnboundedSender<(Duration, NodeId, Message)>,
 }
 
 impl ChannelAgent {
@@ -144,22 +250,42 @@ impl ChannelAgent {
     ) -> Arc<Self> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let socket = Socket {
+            fates: end.fates.clone(),
             sender,
             inbound: inbound.clone(),
         };
         switchboard.lock().unwrap().insert(me, socket);
+        end.fates.0.lock().unwrap().inbound = Some(inbound.clone());
+        let ends = Arc::clone(&switchboard);
         tokio::spawn(async move {
             while let Some((from, message)) = receiver.recv().await {
                 let Some(inbound) = inbound.upgrade() else {
                     break;
                 };
-                inbound.receive(from, message).unwrap();
+                let received = inbound.clone().receive(from, message);
+                let may_fail = sent_otherwise(&ends, from);
+                match received {
+                    Err(error) if may_fail => {
+                        inbound.misbehaved(from, error.to_string());
+                        refuse(&ends, from, me);
+                    }
+                    received => received.unwrap(),
+                }
+            }
+        });
+        let (late, mut all_late) = mpsc::unbounded_channel();
+        let later = Arc::clone(&switchboard);
+        tokio::spawn(async move {
+            while let Some((after, to, message)) = all_late.recv().await {
+                tokio::time::sleep(after).await;
+                send(&later, me, to, message);
             }
         });
         Arc::new(Self {
             me,
             end,
             switchboard,
+            late,
         })
     }
 }
@@ -180,8 +306,15 @@ impl Agent for ChannelAgent {
         if let Message::Call(call) = &mut message {
             (self.end.tamper)(call);
         }
-        if let Some(peer) = self.switchboard.lock().unwrap().get(&to) {
-            let _ = peer.sender.send((self.me, message));
+        match self.end.fates.of(&message) {
+            Fate::Deliver => send(&self.switchboard, self.me, to, message),
+            Fate::Lose => {}
+            Fate::Twice => {
+                let again = message.clone();
+                send(&self.switchboard, self.me, to, message);
+                send(&self.switchboard, self.me, to, again);
+            }
+            Fate::Late(after) => drop(self.late.send((after, to, message))),
         }
     }
 

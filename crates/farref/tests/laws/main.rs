@@ -29,6 +29,7 @@ mod panics;
 mod peers;
 mod plain_calls;
 mod pytorch_defects;
+mod seam;
 mod serving;
 mod signatures;
 mod store_host;
