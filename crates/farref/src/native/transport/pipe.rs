@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::support::lock::lock;
-use crate::support::simulation::draw;
+use crate::support::simulation::{self, draw};
 
 /// One direction of a connection.
 #[derive(Debug)]
@@ -314,8 +314,10 @@ impl PipeWriter {
         if let Some(cut_after) = state.cut_after {
             room = room.min(usize::try_from(cut_after).unwrap_or(usize::MAX));
         }
-        let all = slices.iter().map(|slice| slice.len()).sum::<usize>();
-        room = some_of(room.min(all.max(1)));
+        if simulation::is_on() {
+            let all = slices.iter().map(|slice| slice.len()).sum::<usize>();
+            room = some_of(room.min(all.max(1)));
+        }
         let mut chunk = BytesMut::new();
         for slice in slices {
             let take = slice.len().min(room - chunk.len());
@@ -323,11 +325,11 @@ impl PipeWriter {
         }
         let written = chunk.len();
         if written > 0 {
-            let arrives = Instant::now() + state.latency + delay();
-            let arrives = state
-                .queue
-                .back()
-                .map_or(arrives, |(at, _)| arrives.max(*at));
+            let mut arrives = Instant::now() + state.latency;
+            if simulation::is_on() {
+                let before = state.queue.back().map(|(at, _)| *at);
+                arrives = (arrives + delay()).max(before.unwrap_or(arrives));
+            }
             state.queue.push_back((arrives, chunk.freeze()));
             state.queued += written;
         }
