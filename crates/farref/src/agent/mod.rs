@@ -9,6 +9,7 @@
 //!
 //! - **AG-1** Messages to one peer arrive exactly once. Control messages to one peer arrive in the
 //!   order in which they were queued; so do a call and its cancellation. Everything else may overtake.
+//!   Nobody else sees to this: a call that is handed in again after its answer is run again, against D1.
 //! - **AG-2** [`Agent::enqueue`] is called with the runtime's protocol lock held: it only queues, and
 //!   calls nothing of [`Inbound`].
 //! - **AG-3** What one peer sends is handed in one by one, by one thread at a time.

@@ -1,8 +1,12 @@
 //! Faults at the seam between runtime and wire: messages that are lost, come twice or come late, and wires that give a
 //! peer up while it still works. A correct wire does the first two to nobody (AG-1), so what is asked of the runtime then
-//! is that it ends what it began in its time, runs no call twice at a time, brings no wrong value and frees what it can. A
-//! call that comes again after its answer is not among these: the runtime keeps nothing of answered calls, and runs it
-//! again. That it does not come is up to the wire, which the native one does with its sessions.
+//! is that it ends what it began in its time, runs no call twice at a time, brings no wrong value and frees what it can.
+//!
+//! A call that comes again after its answer is not among these: it is run again. That it comes once is the wire's to see to
+//! (AG-1), and the native one does, with its sessions. To notice it, the runtime would have to keep something of calls that
+//! are over. No number does: calls may overtake each other, and their ids are slots that are used again, each with a
+//! generation of its own, so it would be a table of slots for each peer, looked up and written for every call, and as long
+//! as the peer likes to make it.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
