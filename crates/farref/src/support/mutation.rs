@@ -1,13 +1,29 @@
 //! Faults that tests switch on to show that the simulator of the runtime and the scenarios under all schedules notice them.
 //!
 //! Each variant breaks one rule at one line. Without the feature `mutations` [`mutated!`] is `false` at compile time, and
-//! no rule can be broken. Which one is broken is said for a thread: whoever looks for faults has but one.
+//! no rule can be broken. Which one is broken is said for a thread: whoever looks for faults has but one. Each is noticed by one of the
+//! two provers (`provers/`), and a test there says that none is left out.
 
-/// A rule of the runtime to break.
+/// Makes the enum and the list of all its variants out of one text, so that none is forgotten.
 #[cfg(feature = "mutations")]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[non_exhaustive]
-pub enum Mutation {
+macro_rules! mutations {
+    ($($(#[$what:meta])* $name:ident,)*) => {
+        /// A rule of the runtime to break.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Mutation {
+            $($(#[$what])* $name,)*
+        }
+
+        impl Mutation {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+#[cfg(feature = "mutations")]
+mutations! {
     /// The writer lock is released whether or not there is a mark (breaks SD-1).
     ReleaseMarked,
     /// The writer lock is handed over, and nobody is told (breaks SD-1).
@@ -36,27 +52,6 @@ pub enum Mutation {
     KeepDropped,
     /// Tasks of an agent go on when it has stopped (breaks S4).
     KeepTasks,
-}
-
-#[cfg(feature = "mutations")]
-impl Mutation {
-    /// All of them.
-    pub const ALL: [Self; 14] = [
-        Self::ReleaseMarked,
-        Self::HandOverInSilence,
-        Self::PartIsAll,
-        Self::LoseLastMessage,
-        Self::NoRedial,
-        Self::TimerNotTold,
-        Self::ForgetAfterLooking,
-        Self::LookBeforeWatching,
-        Self::EndInSilence,
-        Self::GiveToTheGone,
-        Self::NoClaim,
-        Self::KeepLostCalls,
-        Self::KeepDropped,
-        Self::KeepTasks,
-    ];
 }
 
 #[cfg(feature = "mutations")]

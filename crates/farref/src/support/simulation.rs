@@ -5,8 +5,9 @@
 //!
 //! # Invariants
 //!
-//! - **SM-1** In a simulation nothing depends on anything but the seed: there are no other threads, the clock is the
-//!   runtime's, random numbers and the order in which tasks run are drawn, and so are the states of hash maps fixed.
+//! - **SM-1** In a simulation what programs see depends on nothing but the seed: there are no other threads, the clock is the
+//!   runtime's, random numbers and the order in which tasks run are drawn, and the states of hash maps are fixed. It is
+//!   compared up to the end of all programs. In which order workers shut down then may differ from run to run.
 //! - **SM-2** A task that is held back is polled in the end: it is woken before it is held back.
 
 #[cfg(not(feature = "simulation"))]
@@ -56,8 +57,8 @@ mod seeded {
         static IS_ON: Cell<bool> = const { Cell::new(false) };
     }
 
-    /// Does something that simulates a group: everything that workers do which are started in it, on this thread and in a
-    /// runtime of this thread alone, follows from the seed (SM-1).
+    /// Does something that simulates a group: what the programs of workers see which are started in it, on this thread and
+    /// in a runtime of this thread alone, follows from the seed (SM-1).
     pub fn with_seed<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         struct Restore(bool);
 
