@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use farref_shm::{DescriptorQueue, ReceiveError, receive, send};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::error::{CudaError, Result};
 use crate::ledger::{Borrowed, Ledger};
 use crate::other_process::OtherProcess;
+use crate::sys::peer_of;
 use crate::ticket::{Secret, Ticket};
 
 /// How many connections there may be at a time. Others wait.
@@ -186,7 +186,7 @@ impl Connection {
         if let Some(offered) = pools.asked_for(&self.request) {
             let Offered { descriptor, ledger } = &*offered;
             // It waits for the answer, so it is alive, and the number its own.
-            let pid = socket_peercred(&self.stream).ok().map(|peer| peer.pid);
+            let pid = peer_of(self.stream.as_fd()).ok().and_then(|peer| peer.pid);
             let process = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
             if let Some(line) = ledger.enlist(process) {
                 let [low, high] = line.to_le_bytes();
@@ -252,8 +252,8 @@ fn serve(listener: &UnixListener, pools: &Pools, end: &OwnedFd) {
 
 /// Whether the process at the other end belongs to the same user.
 fn is_same_user(stream: &UnixStream) -> io::Result<bool> {
-    let peer = socket_peercred(stream)?;
-    Ok(peer.uid == rustix::process::geteuid())
+    let peer = peer_of(stream.as_fd())?;
+    Ok(peer.user == rustix::process::geteuid())
 }
 
 /// Asks the process that gave a ticket for the pool's descriptor, and its ledger's. Blocks, at most for some seconds.
@@ -292,7 +292,7 @@ pub(crate) fn ask(ticket: &Ticket) -> Result<Given> {
     Ok(Given {
         descriptor,
         ledger: Borrowed::open(&ledger, u16::from_le_bytes([low, high]))?,
-        process: OtherProcess::of(socket_peercred(&stream).ok().map(|peer| peer.pid)),
+        process: OtherProcess::of(peer_of(stream.as_fd())?.pid),
     })
 }
 

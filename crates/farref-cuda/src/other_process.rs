@@ -6,42 +6,46 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// A process of this host.
 ///
-/// When a process is killed, it first loses its memory, then its files, with which the driver ends its work, and then it has ended.
+/// When a process is killed, its threads first lose its memory, then its files, with which the driver ends its work, and then it has ended.
 #[derive(Debug)]
 pub(crate) struct OtherProcess {
     /// None if it cannot be seen from here: then it is taken to live.
     seen: Option<Seen>,
     has_died: AtomicBool,
-    #[cfg(test)]
     has_ended: AtomicBool,
 }
 
 #[derive(Debug)]
 struct Seen {
-    /// How much memory it has.
-    memory: File,
+    pid: Pid,
+    /// How much memory its first thread has. None if that cannot be read.
+    memory: Option<File>,
     /// Readable when it has ended.
     process: OwnedFd,
 }
 
 impl OtherProcess {
-    /// One that lives now.
+    /// One that was there when it was asked for its number.
     pub(crate) fn of(pid: Option<Pid>) -> Self {
-        let see = |pid: Pid| {
+        let opened = pid.map(|pid| (pid, pidfd_open(pid, PidfdFlags::empty())));
+        // It was there, so it has ended since.
+        let is_gone = matches!(opened, Some((_, Err(Errno::SRCH))));
+        let seen = opened.and_then(|(pid, process)| {
             Some(Seen {
-                memory: File::open(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok()?,
-                process: pidfd_open(pid, PidfdFlags::empty()).ok()?,
+                pid,
+                process: process.ok()?,
+                memory: File::open(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok(),
             })
-        };
+        });
         Self {
-            seen: pid.and_then(see),
-            has_died: AtomicBool::new(false),
-            #[cfg(test)]
-            has_ended: AtomicBool::new(false),
+            seen,
+            has_died: AtomicBool::new(is_gone),
+            has_ended: AtomicBool::new(is_gone),
         }
     }
 
@@ -50,13 +54,15 @@ impl OtherProcess {
         if self.has_died.load(Ordering::Relaxed) {
             return false;
         }
-        let Some(Seen { memory, .. }) = &self.seen else {
+        let Some(seen) = &self.seen else {
             return true;
         };
-        // "0 0 0 .." without memory, and an error when nothing is left of it.
-        let mut first = [b'0'];
-        let read = memory.read_at(&mut first, 0);
-        let is_alive = matches!(read, Ok(1)) && first != *b"0";
+        let is_alive = match &seen.memory {
+            Some(memory) if has_memory(memory) => true,
+            // It may be that its first thread has ended, and nothing else. After that: as long as the process has not ended, nobody else has its number.
+            Some(_) => seen.is_a_thread_alive() && !seen.has_ended(),
+            None => !seen.has_ended(),
+        };
         if !is_alive {
             self.has_died.store(true, Ordering::Relaxed);
         }
@@ -65,19 +71,32 @@ impl OtherProcess {
 
     /// Of one that is not alive: whether it has ended, so that its device does nothing any more that it was given.
     pub(crate) fn has_ended(&self) -> bool {
-        #[cfg(test)]
-        if self.has_ended.load(Ordering::Relaxed) {
-            return true;
-        }
-        let Some(Seen { process, .. }) = &self.seen else {
-            return false;
-        };
-        let mut ends = [PollFd::new(process, PollFlags::IN)];
+        self.has_ended.load(Ordering::Relaxed) || self.seen.as_ref().is_some_and(Seen::has_ended)
+    }
+}
+
+/// Of a thread: "0 0 0 .." without memory, and an error when nothing is left of it.
+fn has_memory(thread: &File) -> bool {
+    let mut first = [b'0'];
+    matches!(thread.read_at(&mut first, 0), Ok(1)) && first != *b"0"
+}
+
+impl Seen {
+    fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.process, PollFlags::IN)];
         let at_once = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
         poll(&mut ends, Some(&at_once)) == Ok(1)
+    }
+
+    /// Whether any of its threads has not begun to end.
+    fn is_a_thread_alive(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid.as_raw_nonzero()));
+        threads.into_iter().flatten().flatten().any(|thread| {
+            File::open(thread.path().join("statm")).is_ok_and(|thread| has_memory(&thread))
+        })
     }
 }
 
@@ -114,5 +133,40 @@ mod tests {
         child.wait().unwrap();
         assert!(!process.is_alive() && !again.is_alive());
         assert!(again.has_ended());
+        // Nobody has its number now.
+        let late = OtherProcess::of(pid);
+        assert!(!late.is_alive() && late.has_ended());
+    }
+
+    #[test]
+    fn a_process_whose_memory_cannot_be_read_is_alive_until_it_has_ended() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut process = OtherProcess::of(Pid::from_raw(child.id() as i32));
+        process.seen.as_mut().unwrap().memory = None;
+        assert!(process.is_alive());
+        child.kill().unwrap();
+        crate::tests::until(|| !process.is_alive());
+        assert!(process.has_ended());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_of_which_only_the_first_thread_has_ended_is_alive() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let mut process = OtherProcess::of(Pid::from_raw(child.id() as i32));
+        // As it is of a thread that has ended.
+        let file = rustix::fs::memfd_create("ended", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&file, b"0 0 0 0 0 0 0\n", 0).unwrap();
+        process.seen.as_mut().unwrap().memory = Some(file.into());
+        assert!(process.is_alive());
+        child.kill().unwrap();
+        crate::tests::until(|| !process.is_alive());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn one_that_cannot_be_seen_is_taken_to_live() {
+        let process = OtherProcess::of(None);
+        assert!(process.is_alive() && !process.has_ended());
     }
 }

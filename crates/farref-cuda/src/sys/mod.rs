@@ -5,6 +5,7 @@ mod address;
 mod copies;
 mod host;
 pub(crate) mod locks;
+mod peer;
 mod real;
 mod shared_page;
 mod stream;
@@ -12,6 +13,7 @@ mod table;
 
 pub(crate) use address::{HostAddress, HostPart, SharedNumber};
 pub(crate) use host::HostBlock;
+pub(crate) use peer::peer_of;
 pub(crate) use real::Real;
 pub(crate) use shared_page::{SHARED_PAGE, SharedPage};
 pub use stream::StreamHandle;
