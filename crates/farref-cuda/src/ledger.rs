@@ -103,8 +103,8 @@ impl Ledger {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create(NAME, flags).map_err(io::Error::from)?;
         rustix::fs::ftruncate(&file, SHARED_PAGE + LINES).map_err(io::Error::from)?;
-        // Those who map its first page can rely on that.
-        fcntl_add_seals(&file, SealFlags::SHRINK).map_err(io::Error::from)?;
+        // Those who map its first page can rely on that; and nobody who has the file can forbid its owner to write to it.
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL).map_err(io::Error::from)?;
         Ok(Self {
             file,
             inner: Mutex::default(),

@@ -1,8 +1,10 @@
 //! Memory that a process may still use stays, whatever is said of that process (CU-1).
 
+use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{Pair, STREAM, allocate, export, open, until};
@@ -176,4 +178,18 @@ fn only_a_ledger_is_opened_as_one() {
         matches!(refused, Err(CudaError::BadTicket(_))),
         "{refused:?}"
     );
+}
+
+/// LE-2
+#[test]
+fn nobody_who_has_a_ledger_can_forbid_its_owner_to_write_to_it() {
+    let ledger = Ledger::new().unwrap();
+    let borrowed = Borrowed::open(&ledger.as_fd().try_clone_to_owned().unwrap(), 0).unwrap();
+    for seal in [SealFlags::FUTURE_WRITE, SealFlags::WRITE, SealFlags::GROW] {
+        assert!(fcntl_add_seals(&borrowed, seal).is_err(), "{seal:?}");
+    }
+    let loan = ledger.lend().unwrap();
+    drop(borrowed.take(loan).unwrap());
+    ledger.end(loan);
+    assert!(matches!(borrowed.take(loan), Err(CudaError::NotShared)));
 }
