@@ -20,6 +20,8 @@ use crate::watch::Watch;
 const LINGERS: Duration = Duration::from_millis(20);
 /// .. and whether a process lives whose work is waited for.
 const WAITS: Duration = Duration::from_millis(5);
+/// The thread that does. It must not call the driver (PW-2).
+pub(crate) const WAITS_THREAD: &str = "farref-waits";
 
 /// The CUDA driver of this process. Cheap to clone.
 ///
@@ -76,7 +78,7 @@ impl Cuda {
             exchange: Mutex::default(),
             open_pools: OpenPools::default(),
             lingering: Watch::new("farref-lingering", LINGERS),
-            waits: Watch::new("farref-waits", WAITS),
+            waits: Watch::new(WAITS_THREAD, WAITS),
         }))
     }
 
@@ -124,7 +126,7 @@ impl Cuda {
         &self.0.lingering
     }
 
-    /// Work that others wait for.
+    /// Waits for the work of others.
     pub(crate) fn waits(&self) -> &Arc<Watch> {
         &self.0.waits
     }

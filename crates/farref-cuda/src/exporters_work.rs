@@ -6,8 +6,9 @@
 //!
 //! # Invariants
 //!
-//! - **PW-1** No stream is given a wait for a number that was reached, nor twice for the same one.
-//! - **PW-2** A stream that was given a wait goes on when the number is reached, or when the other process has died.
+//! - **PW-1** No stream is given a wait for a number that was reached, nor, by one thread after another, twice for the same one.
+//! - **PW-2** A stream that was given a wait goes on when the number is reached, or when the other process has died. So the thread that looks calls no
+//!   driver, and no lock that it needs is held while one is called: a driver may wait for that very stream.
 //! - **PW-3** Work counts as done only if its number was seen to be reached while the other process lived.
 
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use crate::after_work::AfterWork;
 use crate::driver::Device;
 use crate::error::{CudaError, Result};
 use crate::other_process::OtherProcess;
-use crate::progress::{Progress, is_before};
+use crate::progress::{Numbers, Progress, is_before};
 use crate::sys::StreamHandle;
 use crate::watch::{Watch, Watched};
 
@@ -26,9 +27,16 @@ use crate::watch::{Watch, Watched};
 pub(crate) struct ExportersWork {
     device: Device,
     progress: Progress,
-    exporter: OtherProcess,
     after: AfterWork,
     watch: Arc<Watch>,
+    waits: Arc<Waits>,
+}
+
+/// What the thread needs that looks.
+#[derive(Debug)]
+struct Waits {
+    numbers: Numbers,
+    exporter: OtherProcess,
     state: Mutex<State>,
 }
 
@@ -36,7 +44,7 @@ pub(crate) struct ExportersWork {
 struct State {
     /// Which number each stream was given a wait for last, until it has done that.
     streams: HashMap<StreamHandle, u32>,
-    /// The last of all of these.
+    /// The last one that a stream may wait for. None if all were reached: of numbers that are too far apart it is not known which is the later one.
     last: Option<u32>,
     /// The last of those that were not seen to be reached.
     unseen: Option<u32>,
@@ -58,24 +66,27 @@ impl ExportersWork {
     ) -> Arc<Self> {
         Arc::new(Self {
             device: device.clone(),
+            waits: Arc::new(Waits {
+                numbers: progress.numbers(),
+                exporter,
+                state: Mutex::default(),
+            }),
             progress,
-            exporter,
             after: after.clone(),
             watch: Arc::clone(watch),
-            state: Mutex::default(),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waits.lock()
     }
 
     /// What `stream` is given from now on waits for what the exporter has said so far that others are to wait for.
     pub(crate) fn wait(self: &Arc<Self>, stream: StreamHandle) -> Result<()> {
-        let number = self.progress.given();
+        let number = self.waits.numbers.given();
         // Most often it is done by now. To wait for it all the same would be work for the GPU, which is switched from one process to
         // the other for that, hundreds of microseconds each time.
-        if self.look(number)? {
+        if self.waits.look(number)? {
             return Ok(());
         }
         let Device { driver, ordinal } = &self.device;
@@ -89,14 +100,21 @@ impl ExportersWork {
         if waits_for.is_some_and(|&waits_for| !is_before(waits_for, number)) {
             return Ok(());
         }
-        // Before the stream waits: somebody looks whatever happens from now on.
+        // Before the stream waits: somebody looks whatever happens from now on, and nobody takes for seen what was not.
         state.last = later(state.last, number);
-        if !std::mem::replace(&mut state.is_watched, true) {
-            self.watch.add(Box::new(Arc::clone(self)));
-        }
-        self.progress.wait(stream, number)?;
-        state.streams.insert(stream, number);
         state.unseen = later(state.unseen, number);
+        if !std::mem::replace(&mut state.is_watched, true) {
+            self.watch.add(Box::new(Arc::clone(&self.waits)));
+        }
+        drop(state);
+        self.watch.start()?;
+        // It blocks if the stream has been given too much, until that goes on.
+        self.progress.wait(stream, number)?;
+        let mut state = self.lock();
+        let waits_for = later(state.streams.get(&stream).copied(), number);
+        state
+            .streams
+            .extend(waits_for.map(|number| (stream, number)));
         drop(state);
         // PG-3: what the job has stays until it is run.
         let work = Arc::clone(self);
@@ -123,26 +141,17 @@ impl ExportersWork {
     /// Fails if the exporter has died before it was seen that all is done that was waited for.
     pub(crate) fn check(&self) -> Result<()> {
         let unseen = self.lock().unseen;
-        unseen.map_or(Ok(()), |number| self.look(number).map(drop))
-    }
-
-    /// Whether a number was reached. Fails if the exporter has died.
-    fn look(&self, number: u32) -> Result<bool> {
-        let is_reached = self.progress.has_reached(number);
-        // PW-3: after that, since the number of one that has died may be written by anybody.
-        if !self.exporter.is_alive() {
-            return Err(CudaError::ExporterGone);
-        }
-        if is_reached {
-            let mut state = self.lock();
-            state.unseen = state.unseen.filter(|&unseen| is_before(number, unseen));
-        }
-        Ok(is_reached)
+        unseen.map_or(Ok(()), |number| self.waits.look(number).map(drop))
     }
 
     #[cfg(test)]
     pub(crate) fn exporter(&self) -> &OtherProcess {
-        &self.exporter
+        &self.waits.exporter
+    }
+
+    #[cfg(test)]
+    pub(crate) fn numbers(&self) -> &Numbers {
+        &self.waits.numbers
     }
 
     #[cfg(test)]
@@ -151,27 +160,64 @@ impl ExportersWork {
     }
 }
 
+impl State {
+    /// A number was seen to be reached while the exporter lived (PW-3).
+    fn saw(&mut self, number: u32) {
+        self.unseen = self.unseen.filter(|&unseen| is_before(number, unseen));
+    }
+}
+
+impl Waits {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a number was reached. Fails if the exporter has died.
+    fn look(&self, number: u32) -> Result<bool> {
+        let is_reached = self.numbers.has_reached(number);
+        // PW-3: after that, since the number of one that has died may be written by anybody.
+        if !self.exporter.is_alive() {
+            return Err(CudaError::ExporterGone);
+        }
+        if is_reached {
+            self.lock().saw(number);
+        }
+        Ok(is_reached)
+    }
+}
+
 /// PW-2
-impl Watched for Arc<ExportersWork> {
+impl Watched for Arc<Waits> {
     fn is_over(&self) -> bool {
-        // Nobody is given a wait meanwhile.
+        // Nobody begins to wait meanwhile.
         let mut state = self.lock();
-        let number = state.last.unwrap_or_default();
-        let is_reached = self.progress.has_reached(number);
-        let is_over = if self.exporter.is_alive() {
+        let Some(number) = state.last else {
+            state.is_watched = false;
+            return true;
+        };
+        let is_reached = self.numbers.has_reached(number);
+        // After that: PW-3.
+        let is_alive = self.exporter.is_alive();
+        let is_over = if is_alive {
             is_reached
         } else {
-            if !is_reached {
-                tracing::warn!(
-                    "a process died before its work was done: elements of what it has shared may be missing"
-                );
-            }
             // Before it is written, so that nobody else writes after that (PG-2).
             let has_ended = self.exporter.has_ended();
-            self.progress.raise(number);
+            self.numbers.raise(number);
             has_ended
         };
-        state.is_watched = !is_over;
+        if is_alive && is_reached {
+            state.saw(number);
+        }
+        if is_over {
+            (state.is_watched, state.last) = (false, None);
+        }
+        drop(state);
+        if !is_alive && !is_reached {
+            tracing::warn!(
+                "a process died before its work was done: elements of what it has shared may be missing"
+            );
+        }
         is_over
     }
 }

@@ -7,44 +7,53 @@
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::after_work::AfterWork;
 use crate::driver::Device;
 use crate::error::{CudaError, Result};
 use crate::owned::{OwnedEvent, OwnedStream};
 use crate::progress::Progress;
 use crate::sys::StreamHandle;
-use crate::watch::{Watch, Watched};
 
 #[derive(Debug)]
 pub(crate) struct Fence {
     device: Device,
     progress: Arc<Progress>,
     /// Says on another stream how far that one was.
-    local: OwnedEvent,
-    own: OwnedStream,
+    local: Arc<OwnedEvent>,
+    own: Arc<OwnedStream>,
     numbers: Mutex<Numbers>,
     /// Keeps the page when this goes before its numbers were reached.
-    watch: Arc<Watch>,
+    after: AfterWork,
 }
 
 #[derive(Debug, Default)]
 struct Numbers {
     /// The last one that was given. Not that of the page, to which others can write.
     last: u32,
-    /// Whether they go by the own stream: from the first one on that is not for the default stream, which, unlike others,
-    /// stays the same as long as the process runs.
-    are_ordered: bool,
+    given: GivenTo,
+}
+
+/// Which stream has the last number: when that one has done what it was given, all numbers were written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum GivenTo {
+    #[default]
+    Nobody,
+    /// The default stream, which, unlike others, stays the same as long as the process runs.
+    Default,
+    /// The own one: from the first number on that is not for the default stream.
+    Own,
 }
 
 impl Fence {
     /// One whose numbers others find in this file.
-    pub(crate) fn new(device: &Device, file: BorrowedFd<'_>, watch: &Arc<Watch>) -> Result<Self> {
+    pub(crate) fn new(device: &Device, file: BorrowedFd<'_>) -> Result<Self> {
         Ok(Self {
             device: device.clone(),
             progress: Arc::new(Progress::open(device, file)?),
-            local: OwnedEvent::new(device)?,
-            own: OwnedStream::new(device)?,
+            local: Arc::new(OwnedEvent::new(device)?),
+            own: Arc::new(OwnedStream::new(device)?),
             numbers: Mutex::default(),
-            watch: Arc::clone(watch),
+            after: AfterWork::with(&device.driver),
         })
     }
 
@@ -61,49 +70,47 @@ impl Fence {
         }
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let (number, own) = (numbers.last.wrapping_add(1), self.own.handle);
-        if stream == StreamHandle::DEFAULT && !numbers.are_ordered {
+        if stream == StreamHandle::DEFAULT && numbers.given != GivenTo::Own {
+            numbers.given = GivenTo::Default;
             self.progress.give(stream, number)?;
         } else {
-            if !numbers.are_ordered {
-                self.progress.wait(own, numbers.last)?;
-                numbers.are_ordered = true;
+            if numbers.given == GivenTo::Default {
+                self.own_waits_for(StreamHandle::DEFAULT)?;
             }
-            driver.record(*ordinal, self.local.handle, stream)?;
-            driver.stream_wait(*ordinal, own, self.local.handle)?;
+            numbers.given = GivenTo::Own;
+            self.own_waits_for(stream)?;
             self.progress.give(own, number)?;
         }
         numbers.last = number;
         Ok(true)
     }
 
+    /// By an event: what is written in the page is not only this process's word.
+    fn own_waits_for(&self, stream: StreamHandle) -> Result<()> {
+        let Device { driver, ordinal } = &self.device;
+        driver.record(*ordinal, self.local.handle, stream)?;
+        Ok(driver.stream_wait(*ordinal, self.own.handle, self.local.handle)?)
+    }
+
     #[cfg(test)]
     pub(crate) fn start_from(&self, number: u32) {
         self.numbers.lock().unwrap().last = number;
-        self.progress.start_from(number);
+        self.progress.numbers().start_from(number);
     }
 }
 
 impl Drop for Fence {
     fn drop(&mut self) {
         let numbers = self.numbers.get_mut();
-        let last = numbers.unwrap_or_else(PoisonError::into_inner).last;
-        // PG-3
-        if !self.progress.has_reached(last) {
-            let progress = Arc::clone(&self.progress);
-            self.watch.add(Box::new(Unfinished { progress, last }));
-        }
-    }
-}
-
-/// Numbers that a device was given and has not reached.
-#[derive(Debug)]
-struct Unfinished {
-    progress: Arc<Progress>,
-    last: u32,
-}
-
-impl Watched for Unfinished {
-    fn is_over(&self) -> bool {
-        self.progress.has_reached(self.last) || self.progress.has_failed()
+        let stream = match numbers.unwrap_or_else(PoisonError::into_inner).given {
+            GivenTo::Nobody => return,
+            GivenTo::Default => StreamHandle::DEFAULT,
+            GivenTo::Own => self.own.handle,
+        };
+        // PG-3: what the job has stays until it is run. There is an error only if there are no devices any more.
+        let (progress, streams) = (Arc::clone(&self.progress), Arc::clone(&self.own));
+        let kept = (progress, streams, Arc::clone(&self.local));
+        let job = Box::new(move || drop(kept));
+        let _ = self.after.run(self.device.ordinal, stream, job);
     }
 }

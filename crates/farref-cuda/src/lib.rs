@@ -30,7 +30,8 @@
 //!   Of an exporter that has died nothing counts as done that was not seen to be while it lived; a stream that waits for it goes on.
 //! - **CU-3** A job of [`AfterWork`] is run once, after the work that its stream was given before, and nobody waits for it.
 //! - **CU-4** No peer's word is believed: a message cannot give more bytes than its allocation has, nor memory of another pool; a ticket
-//!   of another host or GPU is refused before anybody is asked.
+//!   of another host or GPU is refused before anybody is asked. What others write can neither harm the exporter nor keep its streams waiting. But those
+//!   who import of one pool trust each other: each of them can write the number that streams of the others wait for.
 //! - **CU-5** A pool's descriptor is given only to processes of the same user that know the ticket's secret, and taken only from such a
 //!   process. Whoever says anything else, or nothing, is hung up on without a word, and keeps nobody else waiting.
 //! - **CU-6** No more bytes are out than the pool's limit, and no more are locked than the [`PinnedPool`]'s.

@@ -132,7 +132,7 @@ impl SharedPool {
         let pool = OwnedPool::new(&device)?;
         let stream = OwnedStream::new(&device)?;
         let ledger = Arc::new(Ledger::new()?);
-        let fence = Fence::new(&device, ledger.as_fd(), cuda.waits())?;
+        let fence = Fence::new(&device, ledger.as_fd())?;
         let descriptor = device.driver.export_pool(ordinal, pool.handle)?;
         fcntl_setfd(&descriptor, FdFlags::CLOEXEC).map_err(io::Error::from)?;
         let offer = cuda.exchange()?.offer(descriptor, Arc::clone(&ledger));
@@ -329,6 +329,8 @@ impl SharedPool {
                 drop(out);
                 let pool = Arc::clone(self);
                 (self.lingering).add(Box::new(Lingering { pool, pointer }));
+                // If there is no thread, the next one tries again; until then memory stays.
+                let _ = self.lingering.start();
                 return;
             }
         }

@@ -15,5 +15,5 @@ pub(crate) use address::{HostAddress, HostPart, SharedNumber};
 pub(crate) use host::HostBlock;
 pub(crate) use peer::peer_of;
 pub(crate) use real::Real;
-pub(crate) use shared_page::{SHARED_PAGE, SharedPage};
+pub(crate) use shared_page::{MappedPage, SHARED_PAGE, SharedPage};
 pub use stream::StreamHandle;

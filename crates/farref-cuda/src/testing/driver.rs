@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::machine::{PATIENCE, Shared};
 use super::state::{Event, Import, Op, Pool, State};
+use crate::cuda::WAITS_THREAD;
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
 use crate::facts::{DeviceUuid, MemoryInfo};
@@ -53,6 +54,10 @@ impl StandIn {
         let mut state = self.shared.lock();
         // Numbers may have been written meanwhile that streams wait for.
         state.go_on();
+        // The real one might wait for the very streams that this thread lets go on.
+        if std::thread::current().name() == Some(WAITS_THREAD) {
+            state.fault(format!("{call} by {WAITS_THREAD}"));
+        }
         let process = &mut state.processes[self.process];
         *process.calls.entry(call).or_default() += 1;
         if process.is_dead {
@@ -97,6 +102,11 @@ impl StandIn {
     ) -> DriverResult<()> {
         drop(self.enter(call)?);
         let key = self.key(ordinal, stream);
+        self.until(call, |state| {
+            let most = state.processes[self.process].most_given;
+            let given = state.streams.get(&key).map_or(0, VecDeque::len);
+            most.is_none_or(|most| given < most)
+        })?;
         let mut state = self.shared.lock();
         if state.captures.contains(&key) {
             state.fault(format!("{call} was captured"));

@@ -167,6 +167,11 @@ impl Process {
         process.calls.get(call).copied().unwrap_or(0)
     }
 
+    /// As with the real driver, whose queues are longer: whoever gives a number to a stream that has so much to do blocks until it has less.
+    pub fn limit_streams(&self, most: usize) {
+        self.lock().processes[self.driver.process].most_given = Some(most);
+    }
+
     /// A new stream. [`destroy_stream`](Self::destroy_stream) takes it back.
     pub fn stream(&self, ordinal: u32) -> StreamHandle {
         let created = self.driver.create_stream(ordinal);

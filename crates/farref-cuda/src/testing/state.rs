@@ -51,6 +51,8 @@ pub(super) struct ProcessState {
     /// Which of the next calls of a function fail.
     pub(super) failures: HashMap<String, VecDeque<Option<u32>>>,
     pub(super) calls: HashMap<&'static str, usize>,
+    /// How much its streams can be given before whoever gives them numbers has to wait.
+    pub(super) most_given: Option<usize>,
     /// Where the next memory is that it imports.
     pub(super) next_import: Option<u64>,
 }

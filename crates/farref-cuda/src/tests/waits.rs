@@ -1,6 +1,6 @@
 //! Streams that wait for the work of another process, whatever becomes of that one.
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use super::{Pair, STREAM, pool, until};
 use crate::CudaError;
@@ -9,6 +9,7 @@ use crate::testing::Machine;
 
 const WRITE: &str = "cuStreamWriteValue32_v2";
 const WAIT: &str = "cuStreamWaitValue32_v2";
+const LOOK: &str = "cuEventQuery";
 
 fn is_gone<T>(result: crate::Result<T>) -> bool {
     matches!(result, Err(CudaError::ExporterGone))
@@ -278,17 +279,238 @@ fn a_page_of_a_device_that_has_failed_is_given_back() {
     });
 }
 
+/// PG-3: whoever has the page can write to it.
+#[test]
+fn a_page_stays_until_no_stream_will_touch_it_whatever_others_write_there() {
+    for by_default in [true, false] {
+        Machine::run(1, |machine| {
+            let Pair {
+                here,
+                there: _there,
+                pool,
+                opened,
+            } = Pair::of(machine);
+            let own = here.stream(0);
+            let stream = if by_default { STREAM } else { own };
+            let work = here.hold(0, stream);
+            assert!(pool.record(stream).unwrap());
+            opened.work().numbers().raise(1000);
+            let looks = here.calls(LOOK);
+            drop((pool, opened));
+            // Somebody looks whether the stream has got there; there are faults if the page has gone before.
+            until(|| here.calls(LOOK) > looks + 1);
+            work.complete();
+            until(|| machine.counts().host_blocks == 0);
+            here.destroy_stream(0, own);
+        });
+    }
+}
+
+/// PG-1, also if somebody writes less than was reached.
+#[test]
+fn the_exporters_streams_wait_for_nothing_that_others_can_write() {
+    Machine::run(1, |machine| {
+        let pair = Pair::of(machine);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = &pair;
+        let first = here.hold(0, STREAM);
+        assert!(pool.record(STREAM).unwrap());
+        // The second number is for another stream. It is reached after the first one.
+        let other = here.stream(0);
+        let second = here.hold(0, other);
+        let memory = super::allocate(here, 4);
+        let exported = pool
+            .export(memory.pointer(), 4, other)
+            .unwrap()
+            .keep(memory);
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        second.complete();
+        assert_eq!(reading.get(), None);
+        first.complete();
+        assert!(reading.get().is_some());
+        assert_eq!(here.calls(WAIT), 0);
+        drop((imported, exported));
+        here.destroy_stream(0, other);
+    });
+}
+
+/// PW-2: a stream that has too much to do keeps whoever gives it more waiting.
+#[test]
+fn a_stream_goes_on_also_while_somebody_waits_to_give_it_more() {
+    Machine::run(1, |machine| {
+        let pair = Pair::of(machine);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = &pair;
+        there.limit_streams(2);
+        let work = here.hold(0, STREAM);
+        let exported = pair.export();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        assert!(pool.record(STREAM).unwrap());
+        let given = there.calls(WAIT);
+        std::thread::scope(|scope| {
+            let blocked = scope.spawn(|| opened.wait(STREAM));
+            until(|| there.calls(WAIT) > given);
+            // Who only looks is not kept waiting either.
+            assert!(opened.is_behind() && opened.check().is_ok());
+            here.kill();
+            opened.work().exporter().end();
+            until(|| reading.get().is_some());
+            blocked.join().unwrap().unwrap();
+        });
+        assert!(is_gone(opened.check()));
+        drop((work, imported, exported));
+    });
+}
+
+/// PW-3: the thread that lets streams go on has seen it, though the stream gets there later.
+#[test]
+fn what_was_seen_to_be_done_while_its_process_lived_is_done_also_if_streams_get_there_later() {
+    Machine::run(1, |machine| {
+        let pair = Pair::of(machine);
+        let Pair {
+            here,
+            there,
+            opened,
+            ..
+        } = &pair;
+        let work = here.hold(0, STREAM);
+        let exported = pair.export();
+        let own = there.hold(0, STREAM);
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        work.complete();
+        until(|| !opened.work().is_watched());
+        opened.work().exporter().end();
+        assert!(opened.check().is_ok());
+        own.complete();
+        assert!(reading.get().is_some());
+        drop((imported, exported));
+        until(|| machine.counts().imports == 0);
+        assert!(opened.check().is_ok() && !opened.is_behind());
+    });
+}
+
+/// PG-2
+#[test]
+fn a_number_that_was_waited_for_long_ago_is_not_taken_for_a_later_one() {
+    Machine::run(1, |machine| {
+        let pair = Pair::of(machine);
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = &pair;
+        let work = here.hold(0, STREAM);
+        assert!(pool.record(STREAM).unwrap());
+        opened.wait(STREAM).unwrap();
+        work.complete();
+        until(|| !opened.work().is_watched());
+        until(|| !opened.is_behind());
+        let long_after = (1 << 31) + 10;
+        pool.start_from(long_after);
+        let work = here.hold(0, STREAM);
+        assert!(pool.record(STREAM).unwrap());
+        opened.wait(STREAM).unwrap();
+        work.complete();
+        // Its number was reached, and not only one of long ago.
+        until(|| !opened.work().is_watched());
+        let work = here.hold(0, STREAM);
+        let exported = pair.export();
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        here.kill();
+        opened.work().exporter().end();
+        until(|| reading.get().is_some());
+        assert_eq!(opened.work().numbers().reached(), long_after + 2);
+        drop((work, imported, exported));
+    });
+}
+
+/// PW-2
+#[test]
+fn no_stream_waits_for_others_before_somebody_looks_whether_they_live() {
+    Machine::run(1, |machine| {
+        let pair = Pair::of(machine);
+        let Pair {
+            here,
+            there,
+            opened,
+            ..
+        } = &pair;
+        let work = here.hold(0, STREAM);
+        let exported = pair.export();
+        there.cuda().waits().fail_next(1);
+        let refused = opened.import(&exported.message(), STREAM);
+        assert!(matches!(refused, Err(CudaError::System(_))), "{refused:?}");
+        drop(refused);
+        assert_eq!(there.calls(WAIT), 0);
+        until(|| machine.counts().imports == 0);
+        // The next one has a thread.
+        let imported = opened.import(&exported.message(), STREAM).unwrap();
+        let reading = there.read_later(0, STREAM, imported.pointer(), 4);
+        here.kill();
+        opened.work().exporter().end();
+        until(|| reading.get().is_some());
+        drop((work, imported, exported));
+    });
+}
+
+/// PW-2: the stand-in notes calls of that thread as faults.
+#[test]
+fn a_pool_that_is_closed_while_a_stream_waits_for_it_leaves_nothing_to_the_thread_that_looks() {
+    Machine::run(1, |machine| {
+        let Pair {
+            here,
+            there,
+            pool,
+            opened,
+        } = Pair::of(machine);
+        let work = here.hold(0, STREAM);
+        assert!(pool.record(STREAM).unwrap());
+        opened.wait(STREAM).unwrap();
+        let waits = std::sync::Arc::clone(there.cuda().waits());
+        drop((pool, opened));
+        work.complete();
+        // Its stream has done its wait before it is looked again.
+        there.cuda().synchronize(0, STREAM).unwrap();
+        until(|| machine.counts().host_blocks == 0);
+        until(|| waits.is_idle());
+    });
+}
+
 /// CU-4
 #[test]
-fn a_file_that_can_become_shorter_is_not_mapped() {
+fn a_file_that_can_become_shorter_or_be_sealed_is_not_mapped() {
     Machine::run(1, |machine| {
         let device = machine.process().cuda().device(0).unwrap();
-        let file = memfd_create("shorter", MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&file, 8 << 10).unwrap();
-        let refused = Progress::open(&device, std::os::fd::AsFd::as_fd(&file));
-        assert!(
-            matches!(refused, Err(CudaError::BadTicket(_))),
-            "{refused:?}"
-        );
+        for seals in [
+            SealFlags::empty(),
+            SealFlags::SHRINK,
+            SealFlags::SEAL,
+            SealFlags::SHRINK | SealFlags::SEAL,
+        ] {
+            let file = memfd_create("shorter", MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&file, 8 << 10).unwrap();
+            fcntl_add_seals(&file, seals).unwrap();
+            let opened = Progress::open(&device, std::os::fd::AsFd::as_fd(&file));
+            match opened {
+                Ok(_) => assert_eq!(seals, SealFlags::SHRINK | SealFlags::SEAL),
+                Err(CudaError::BadTicket(_)) => {
+                    assert_ne!(seals, SealFlags::SHRINK | SealFlags::SEAL);
+                }
+                Err(error) => panic!("{seals:?}: {error}"),
+            }
+        }
     });
 }
