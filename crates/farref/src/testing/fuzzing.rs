@@ -391,6 +391,7 @@ async fn number(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::path::Path;
     use std::sync::Once;
 
     use farref_proto::Status;
@@ -403,13 +404,29 @@ mod tests {
         static PANICS: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Runs an entry point many times. Panics of tasks, which the runtime catches, count as well.
-    fn exercise(entry: fn(&[u8]), cases: u32) {
-        exercise_with(entry, cases, bytes());
+    /// What the fuzzer of this name begins with.
+    fn seeds(target: &str) -> Vec<Vec<u8>> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+        let files = std::fs::read_dir(folder.join(target)).expect("a folder");
+        let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file?.path());
+        let seeds: Vec<Vec<u8>> = files.map(|file| read(file).expect("a seed")).collect();
+        assert!(!seeds.is_empty(), "{target} has no inputs to begin with");
+        seeds
+    }
+
+    /// Runs an entry point on the seeds of a target, and many times on other bytes. Panics of tasks, which the runtime catches,
+    /// count as well.
+    fn exercise(entry: fn(&[u8]), target: &str, cases: u32) {
+        exercise_with(entry, target, cases, bytes());
     }
 
     /// The same, with bytes of another kind.
-    fn exercise_with(entry: fn(&[u8]), cases: u32, bytes: impl Strategy<Value = Vec<u8>>) {
+    fn exercise_with(
+        entry: fn(&[u8]),
+        target: &str,
+        cases: u32,
+        bytes: impl Strategy<Value = Vec<u8>>,
+    ) {
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
             let former = std::panic::take_hook();
@@ -418,6 +435,11 @@ mod tests {
                 former(panic);
             }));
         });
+        for seed in seeds(target) {
+            let before = PANICS.get();
+            entry(&seed);
+            assert_eq!(PANICS.get(), before, "something panicked: {seed:?}");
+        }
         let mut runner = TestRunner::new(Config {
             cases,
             failure_persistence: None,
@@ -442,23 +464,24 @@ mod tests {
 
     #[test]
     fn no_frame_makes_the_decoder_panic() {
-        exercise(frames, 2_000);
+        exercise(frames, "frames", 2_000);
     }
 
     #[test]
     fn no_greeting_makes_a_handshake_panic() {
-        exercise(handshake, 500);
+        exercise(handshake, "handshake", 500);
     }
 
     #[test]
     fn nothing_that_observers_and_observed_say_makes_the_other_end_panic() {
-        exercise(observing, 500);
+        exercise(observing, "observing", 500);
     }
 
     #[test]
     fn a_session_gives_every_frame_once_and_in_order_whatever_its_connections_do() {
         exercise_with(
             session,
+            "session",
             3_000,
             proptest::collection::vec(any::<u8>(), 0..400),
         );
@@ -466,12 +489,12 @@ mod tests {
 
     #[test]
     fn no_value_makes_its_reader_panic() {
-        exercise(values, 3_000);
+        exercise(values, "values", 3_000);
     }
 
     #[test]
     fn nothing_that_peers_say_makes_a_worker_panic() {
-        exercise(runtime, 3_000);
+        exercise(runtime, "runtime", 3_000);
     }
 
     /// What may be said of a worker. That this worker is gone ends the play, so it is seldom said.
