@@ -162,6 +162,12 @@ impl<F> Session<F> {
         matches!(self.connection, Connection::Established)
     }
 
+    /// Whether no frame was ever enqueued or received: the peer, whatever it remembers, can go on with a new session instead.
+    pub fn is_unused(&self) -> bool {
+        let is_empty = |outbox: &Outbox<F>| outbox.first() == 0 && outbox.frames() == 0;
+        self.outboxes.iter().all(is_empty) && self.inbox.acks() == Acks::default()
+    }
+
     /// How many frames of all lanes the peer has not acknowledged, whether sent or not.
     pub fn unacked(&self) -> usize {
         self.outboxes.iter().map(Outbox::frames).sum()

@@ -471,13 +471,6 @@ pub trait Inbound: Send + Sync + 'static {
         false
     }
 
-    /// Whether exactly this life is a member of the group or joining it, as far as is known here. An agent that keeps
-    /// something for each who connects bounds how much it keeps for others.
-    fn is_live(&self, node: NodeId) -> bool {
-        let _ = node;
-        true
-    }
-
     /// Whether this worker waits for nothing that the node could still say: it has ended, or is leaving and the
     /// node knows. If the connection breaks then, nothing is wrong, and it need not be made anew unless something
     /// is queued for the node.

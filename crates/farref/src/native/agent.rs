@@ -110,8 +110,10 @@ impl Agent for NativeAgent {
     }
 
     fn watch(&self, peer: NodeId) {
-        if let Some(link) = self.links.link_or_new(peer) {
-            link.keep_connected();
+        while let Some(link) = self.links.link_or_new(peer) {
+            if link.keep_connected() {
+                break;
+            }
         }
     }
 

@@ -47,10 +47,19 @@ impl WireCallbacks for CoreCallbacks {
         }
     }
 
-    fn unmet(&self, node: NodeId) {
+    fn is_live(&self, node: NodeId) -> bool {
+        let is_live = |core: Arc<Core>| core.look(|own| own.membership().view().is_live(node));
+        self.core.upgrade().is_some_and(is_live)
+    }
+
+    fn unmet(&self, nodes: &[NodeId], forget: &mut dyn FnMut(NodeId) -> bool) {
         if let Some(core) = self.core.upgrade() {
-            core.unmet(node);
+            core.unmet(nodes, forget);
         }
+    }
+
+    fn is_member(&self) -> bool {
+        self.core.upgrade().is_some_and(|core| core.is_member())
     }
 
     fn rejected(&self, by: NodeId, rejection: Rejection) {

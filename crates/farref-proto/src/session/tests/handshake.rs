@@ -1,5 +1,7 @@
 //! SE-8 and SE-9: who may speak in a session, and where it goes on.
 
+use std::time::Duration;
+
 use super::*;
 use pair::NODES;
 
@@ -169,4 +171,29 @@ fn a_greeting_where_none_is_due_is_refused() {
         left.handle_hello(now, &hello),
         Err(HandshakeError::Unexpected)
     );
+}
+
+/// Whoever has lost an unused session loses nothing, and of others it can be told.
+#[test]
+fn a_session_is_unused_until_something_is_enqueued_or_received() {
+    let mut pair = Pair::connected();
+    pair.exchange();
+    pair.cut();
+    pair.connect();
+    assert!(
+        pair.ends.iter().all(Session::is_unused),
+        "greetings do not count"
+    );
+    for lane in Lane::ALL {
+        let mut pair = Pair::connected();
+        pair.send(LEFT, lane, 1);
+        assert!(!pair.ends[LEFT].is_unused(), "it is to be sent");
+        assert!(pair.ends[RIGHT].is_unused());
+        pair.exchange();
+        assert!(!pair.ends[RIGHT].is_unused(), "it was received");
+        pair.pass(Duration::from_secs(1));
+        pair.exchange();
+        assert_eq!(pair.ends[LEFT].unacked(), 0);
+        assert!(!pair.ends[LEFT].is_unused(), "it was sent");
+    }
 }

@@ -144,7 +144,11 @@ impl Acceptor {
                 // Before any message of the peer can be delivered.
                 endpoint.callbacks.met(&claim.card, claim.max_calls);
                 let stream = stream.move_to(&endpoint.runtime)?;
-                pending.establish(stream, connection_id(&nonce), None)
+                let established = pending.establish(stream, connection_id(&nonce), None);
+                if established.is_err() {
+                    self.links.unmeet_if_forgotten(claim.card.node);
+                }
+                established
             }
         }
     }

@@ -25,8 +25,15 @@ pub(crate) trait WireCallbacks: Send + Sync + 'static {
     /// connection, before the first message that comes on it.
     fn met(&self, card: &Card, max_calls: u32);
 
-    /// Somebody who was met has never joined, and its connection is gone: nothing need be kept of it.
-    fn unmet(&self, node: NodeId);
+    /// Whether exactly this life is a member of the group or joining it, as far as is known here.
+    fn is_live(&self, node: NodeId) -> bool;
+
+    /// Asks `forget` of each of these who is neither a member nor joining whether it is forgotten, and lets go of what is kept of those
+    /// that are. Until it returns, nothing is said to anybody, nor taken in, nor does anybody join.
+    fn unmet(&self, nodes: &[NodeId], forget: &mut dyn FnMut(NodeId) -> bool);
+
+    /// Whether the worker is a member, so that it can let others in.
+    fn is_member(&self) -> bool;
 
     /// A peer does not take this worker's connections, for a reason that no later attempt can change.
     fn rejected(&self, by: NodeId, rejection: Rejection);

@@ -62,6 +62,10 @@ pub(crate) struct NativeConfig {
     /// How many connections may be in their handshake at once; beyond, the oldest is dropped.
     /// 256 by default.
     pub max_handshakes: usize,
+    /// With how many who have connected, and are neither members nor joining, there may be links. 1,024 by default.
+    pub max_newcomers: usize,
+    /// When there are as many, how long one of them may have been connected without a word. 10 s by default.
+    pub newcomer_patience: Duration,
     /// The pause after a first failed connection attempt; doubles with each. 10 ms by default.
     pub backoff_min: Duration,
     /// The longest pause between connection attempts. 1 s by default.
@@ -92,6 +96,8 @@ impl Default for NativeConfig {
             connect_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
             max_handshakes: 256,
+            max_newcomers: 1024,
+            newcomer_patience: Duration::from_secs(10),
             backoff_min: Duration::from_millis(10),
             backoff_max: Duration::from_secs(1),
             leave_timeout: Duration::from_secs(5),

@@ -109,7 +109,7 @@ pub(crate) enum Refusal {
     Stale,
     #[error("the session cannot go on")]
     Session,
-    #[error("enough others look on already")]
+    #[error("enough others are connected already")]
     Crowded,
     #[error("it takes connections over Unix sockets from its own user only")]
     User,

@@ -85,7 +85,12 @@ impl PendingConnection {
         let mut acknowledged = Vec::new();
         let mut state = link.state();
         if state.lifecycle == Lifecycle::Closed {
-            return Err(Refusal::Gone);
+            // LT-2: it need only come again.
+            let refusal = match state.forgotten {
+                true => Refusal::Crowded,
+                false => Refusal::Gone,
+            };
+            return Err(refusal);
         }
         let busy = state
             .attempt

@@ -37,9 +37,12 @@ impl Link {
     }
 
     /// Sees to it that there is a connection, though nothing is queued. Once there was one, it is made anew whenever it
-    /// breaks (DI-1), so that the peer is missed as soon as it is gone.
-    pub(in crate::native) fn keep_connected(self: &Arc<Self>) {
-        self.ensure_dialing(&mut self.state());
+    /// breaks (DI-1), so that the peer is missed as soon as it is gone. False if the link was forgotten, and another is to be kept.
+    pub(in crate::native) fn keep_connected(self: &Arc<Self>) -> bool {
+        let mut state = self.state();
+        state.watched = true;
+        self.ensure_dialing(&mut state);
+        !state.forgotten
     }
 
     /// Sees to a connection's stream for bulk data. True if the peer is to be asked for it, because it

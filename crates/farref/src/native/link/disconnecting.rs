@@ -110,6 +110,30 @@ impl Link {
         self.progress.notify_waiters();
     }
 
+    /// LT-2: the link takes part in nothing any more, if that can harm nobody; it is still to be [closed](Self::close). One that is
+    /// connected only if `connected_too`.
+    pub(in crate::native) fn close_if_unused(&self, connected_too: bool) -> bool {
+        let mut state = self.state();
+        if state.lifecycle == Lifecycle::Closed {
+            return true;
+        }
+        let is_idle = matches!(state.connection, ConnectionState::Disconnected);
+        let is_wanted = state.watched || state.lifecycle == Lifecycle::Closing;
+        if is_wanted || !state.session.is_unused() || !(is_idle || connected_too) {
+            return false;
+        }
+        state.lifecycle = Lifecycle::Closed;
+        state.forgotten = true;
+        // Whatever is being read or written for the connection comes too late.
+        state.epoch += 1;
+        true
+    }
+
+    /// Whether something was said on the link, or is about to be.
+    pub(super) fn is_used(&self) -> bool {
+        !self.state().session.is_unused()
+    }
+
     /// Closes the link: ends its connection and its tasks. What is queued goes with the link.
     pub(crate) fn close(&self) {
         let (old, dialer) = {

@@ -101,6 +101,10 @@ pub(super) struct LinkState {
     /// Attempts and connections in a row that brought nothing.
     pub(super) failures: u32,
     lifecycle: Lifecycle,
+    /// Whether it was closed because nothing was ever said on it: the peer is welcome to another (LT-2).
+    forgotten: bool,
+    /// Whether the connection is to be kept though nothing is queued.
+    watched: bool,
     /// Calls to the peer that travelled as bulk and are not answered (LI-3).
     pub(super) bulk_calls: HashSet<MessageId, FixedState>,
     /// Whether somebody waits for `progress`.
@@ -148,6 +152,8 @@ impl Link {
                 attempt: None,
                 failures: 0,
                 lifecycle: Lifecycle::Open,
+                forgotten: false,
+                watched: false,
                 bulk_calls: HashSet::default(),
                 has_waiters: false,
             }),
@@ -263,11 +269,6 @@ impl Link {
                 _ => {}
             }
         }
-    }
-
-    /// Whether there is a connection, or about to be one.
-    pub(super) fn is_connected(&self) -> bool {
-        !matches!(self.state().connection, ConnectionState::Disconnected)
     }
 
     /// Whether nothing is left to be delivered, or nothing can be.

@@ -1,12 +1,8 @@
 //! The links of an agent, and which lives are over.
-//!
-//! # Invariants
-//!
-//! - **LT-1** Of lives that are neither members nor joining, whoever has proved itself under their numbers, there are links
-//!   with at most [`MAX_NEWCOMERS`] at one time. Whoever is let in is asked to be a member within moments; whoever makes
-//!   numbers up must not be able to fill this worker's memory with them.
 
-use std::collections::{HashMap, HashSet};
+mod newcomers;
+
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use farref_proto::{Incarnation, NodeId, WorkerId};
@@ -15,12 +11,9 @@ use tokio::task::JoinSet;
 
 use super::Link;
 use super::timer::Timer;
-use crate::agent::Inbound;
 use crate::native::endpoint::Endpoint;
 use crate::native::handshake::Refusal;
-
-/// With how many who have connected, and are not members, there may be links (LT-1).
-const MAX_NEWCOMERS: usize = 1024;
+use newcomers::Newcomers;
 
 /// All links of an agent.
 #[derive(Debug)]
@@ -36,8 +29,7 @@ struct Entries {
     /// Of each worker the latest life that is over: nothing is said to it nor to those before it, and
     /// nothing heard.
     departed: HashMap<WorkerId, Incarnation, FixedState>,
-    /// Those who were no members when they connected, and may be by now (LT-1).
-    newcomers: HashSet<NodeId, FixedState>,
+    newcomers: Newcomers,
     /// Whether the agent has stopped: there are no links any more, nor will there be.
     stopped: bool,
 }
@@ -94,7 +86,10 @@ impl LinkTable {
         if let Some(link) = self.link(node) {
             return Some(link);
         }
-        let mut table = self.write();
+        self.new_link(&mut self.write(), node)
+    }
+
+    fn new_link(&self, table: &mut Entries, node: NodeId) -> Option<Arc<Link>> {
         if table.stopped || node == self.endpoint.node() || table.is_over(node) {
             return None;
         }
@@ -118,50 +113,13 @@ impl LinkTable {
         if inbound.is_gone(node) {
             return Err(Refusal::Gone);
         }
-        if known.is_none() && !inbound.is_live(node) {
-            self.admit_newcomer(node, &*inbound)?;
-        }
-        self.link_or_new(node).ok_or(Refusal::Gone)
-    }
-
-    /// LT-1: makes room for one more, if there are too many, by forgetting those who are not connected any more.
-    fn admit_newcomer(&self, node: NodeId, inbound: &dyn Inbound) -> Result<(), Refusal> {
-        let newcomers: Vec<NodeId> = {
-            let mut table = self.write();
-            if table.newcomers.len() < MAX_NEWCOMERS {
-                table.newcomers.insert(node);
-                return Ok(());
+        match known {
+            Some(link) => Ok(link),
+            None if self.endpoint.callbacks.is_live(node) => {
+                self.link_or_new(node).ok_or(Refusal::Gone)
             }
-            table.newcomers.iter().copied().collect()
-        };
-        // Neither the runtime nor a link is asked under the table's lock.
-        let members = newcomers.iter().filter(|node| inbound.is_live(**node));
-        let members: HashSet<NodeId> = members.copied().collect();
-        let is_idle = |node: &&NodeId| {
-            let link = self.link(**node);
-            !members.contains(*node) && link.is_none_or(|link| !link.is_connected())
-        };
-        let idle: HashSet<NodeId> = newcomers.iter().filter(is_idle).copied().collect();
-        let (has_room, links): (bool, Vec<_>) = {
-            let mut table = self.write();
-            let Entries {
-                newcomers, links, ..
-            } = &mut *table;
-            newcomers.retain(|node| !members.contains(node) && !idle.contains(node));
-            let has_room = newcomers.len() < MAX_NEWCOMERS;
-            if has_room {
-                newcomers.insert(node);
-            }
-            let links = idle.iter().filter_map(|node| links.remove(node));
-            (has_room, links.collect())
-        };
-        for link in links {
-            link.close();
+            None => self.link_for_newcomer(node),
         }
-        for node in idle {
-            self.endpoint.callbacks.unmet(node);
-        }
-        has_room.then_some(()).ok_or(Refusal::Crowded)
     }
 
     /// Of how many workers it is remembered that a life is over.
@@ -178,7 +136,7 @@ impl LinkTable {
             .entry(node.worker)
             .or_insert(node.incarnation);
         *latest = node.incarnation.max(*latest);
-        table.newcomers.remove(&node);
+        table.newcomers.remove(node);
         table.links.remove(&node)
     }
 }

@@ -1,7 +1,7 @@
 //! Agents with a runtime that only writes down what it is told.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -27,6 +27,12 @@ pub(super) struct Book {
     /// What the agents know by themselves.
     pub(super) names: Mutex<HashMap<NodeId, String>>,
     pub(super) met: Mutex<Vec<(NodeId, u32)>>,
+    /// Who is no member, and does not join.
+    pub(super) strangers: Mutex<HashSet<NodeId>>,
+    /// Whether the workers are joining themselves.
+    pub(super) is_joining: AtomicBool,
+    /// Whom the agents have been told to forget.
+    pub(super) unmet: Mutex<Vec<NodeId>>,
     pub(super) rejected: Mutex<Vec<(NodeId, Rejection)>>,
     pub(super) starving: Mutex<Vec<Duration>>,
     /// Where asking for those who are not listed is counted, and never answered.
@@ -79,8 +85,19 @@ impl WireCallbacks for Book {
         lock(&self.met).push((card.node, max_calls));
     }
 
-    fn unmet(&self, node: NodeId) {
-        lock(&self.met).retain(|(met, _)| *met != node);
+    fn is_live(&self, node: NodeId) -> bool {
+        !lock(&self.strangers).contains(&node)
+    }
+
+    fn unmet(&self, nodes: &[NodeId], forget: &mut dyn FnMut(NodeId) -> bool) {
+        let strangers = lock(&self.strangers);
+        let strangers = nodes.iter().filter(|node| strangers.contains(node));
+        let forgotten = strangers.copied().filter(|node| forget(*node));
+        lock(&self.unmet).extend(forgotten);
+    }
+
+    fn is_member(&self) -> bool {
+        !self.is_joining.load(Ordering::SeqCst)
     }
 
     fn rejected(&self, by: NodeId, rejection: Rejection) {
@@ -110,8 +127,6 @@ pub(super) struct Recorder {
     pub(super) misbehaved: Mutex<Vec<(NodeId, String)>>,
     pub(super) refused: Mutex<Vec<NodeId>>,
     pub(super) gone: Mutex<HashSet<NodeId>>,
-    /// Who is no member, and does not join.
-    pub(super) strangers: Mutex<HashSet<NodeId>>,
     /// Called with each message before it is written down.
     pub(super) hook: Mutex<Option<Arc<Hook>>>,
 }
@@ -149,10 +164,6 @@ impl Inbound for Recorder {
 
     fn accepts(self: Arc<Self>, node: NodeId, _: u32) {
         unreachable!("{node} says so when it greets");
-    }
-
-    fn is_live(&self, node: NodeId) -> bool {
-        !lock(&self.strangers).contains(&node)
     }
 
     fn is_gone(&self, node: NodeId) -> bool {

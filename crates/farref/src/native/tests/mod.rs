@@ -7,6 +7,7 @@ mod few_threads;
 mod fixture;
 mod impostors;
 mod memory;
+mod newcomers;
 mod proxy;
 mod refusals;
 mod regions;

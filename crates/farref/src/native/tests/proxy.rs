@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,6 +15,8 @@ pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     fuse: Arc<AtomicI64>,
     target: Arc<OnceLock<SocketAddr>>,
+    cut: Arc<watch::Sender<u64>>,
+    is_down: Arc<AtomicBool>,
 }
 
 impl Proxy {
@@ -36,6 +38,9 @@ impl Proxy {
         let fuse = Arc::new(AtomicI64::new(i64::MAX));
         let (cut, _) = watch::channel(0_u64);
         let cut = Arc::new(cut);
+        let to_cut = Arc::clone(&cut);
+        let is_down = Arc::new(AtomicBool::new(false));
+        let down = Arc::clone(&is_down);
         let bytes = Arc::clone(&fuse);
         let target = Arc::new(OnceLock::new());
         let known = Arc::clone(&target);
@@ -44,6 +49,9 @@ impl Proxy {
                 let Some(target) = known.get().copied() else {
                     continue;
                 };
+                if down.load(Ordering::SeqCst) {
+                    continue;
+                }
                 let Ok(server) = connect(target, room).await else {
                     continue;
                 };
@@ -59,11 +67,21 @@ impl Proxy {
             address,
             fuse,
             target,
+            cut: to_cut,
+            is_down,
         }
     }
 
     pub(super) fn forward_to(&self, target: SocketAddr) {
         let _ = self.target.set(target);
+    }
+
+    /// All connections break, and no other gets through until it is said so.
+    pub(super) fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+        if is_down {
+            self.cut.send_modify(|cuts| *cuts += 1);
+        }
     }
 
     /// All connections break when so many more bytes have passed, whichever way.

@@ -122,10 +122,6 @@ impl Inbound for Core {
         self.look(|protocol| protocol.membership().view().standing(node.worker) == Some(left))
     }
 
-    fn is_live(&self, node: NodeId) -> bool {
-        self.look(|protocol| protocol.membership().view().is_live(node))
-    }
-
     fn is_done_with(&self, node: NodeId) -> bool {
         let stage = *self.stage.borrow();
         stage > WorkerStage::Member

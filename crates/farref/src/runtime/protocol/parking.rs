@@ -76,20 +76,32 @@ impl Core {
         }
     }
 
-    /// Somebody who had connected and never joined is not worth remembering.
-    pub(crate) fn unmet(&self, node: NodeId) {
+    /// Of those who have connected and neither are members nor join, nothing is kept if `forget` says so. That is one step under the
+    /// lock: whoever joins does so before or after.
+    pub(crate) fn unmet(&self, nodes: &[NodeId], forget: &mut dyn FnMut(NodeId) -> bool) {
+        let (mut forgotten, mut left) = (Vec::new(), Vec::new());
         let mut state = self.lock();
-        if state.node.membership().view().is_live(node) {
-            return;
+        for &node in nodes {
+            let view = state.node.membership().view();
+            // What is kept of those who are gone goes with them.
+            if view.is_live(node) || view.is_gone(node) || !forget(node) {
+                continue;
+            }
+            left.extend(state.peers.remove(&node));
+            self.names.remove(node);
+            forgotten.push(node);
         }
-        let left = state.peers.remove(&node);
         drop(state);
         drop(left);
-        self.unwelcome.forget(node);
-        self.rejections.remove(node);
-        self.names.remove(node);
-        self.unreachable
-            .send_if_modified(|nodes| nodes.remove(&node));
+        // To a worker that joins itself, members look alike that it has not heard of. Whether they refuse it must not be lost (UW-1).
+        let is_member = self.is_member();
+        for node in &forgotten {
+            if is_member {
+                self.rejections.remove(*node);
+            }
+            self.unreachable
+                .send_if_modified(|nodes| nodes.remove(node));
+        }
     }
 
     /// A peer has said how much it accepts.
@@ -103,5 +115,40 @@ impl Core {
         let mut work = Work::new();
         self.unpark(&mut state, node, &mut work);
         self.finish_input(state, work);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Cluster;
+
+    /// LT-2: only strangers can be forgotten, and of those who are nothing is known any more.
+    #[tokio::test]
+    async fn whoever_is_forgotten_is_no_member_and_leaves_no_name() -> crate::Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let core = &cluster.worker(0).core;
+        let member = cluster.worker(1).node();
+        let stranger = NodeId::new(1000, 1);
+        core.names.prove(stranger, "stranger");
+        core.met(stranger, 7);
+        core.met(member, 7);
+        let nodes = [member, stranger];
+        let mut asked = Vec::new();
+        core.unmet(&nodes, &mut |node| {
+            assert!(core.state.try_lock().is_err(), "nobody can join now");
+            asked.push(node);
+            false
+        });
+        assert_eq!(asked, [stranger]);
+        assert!(core.names.of(stranger).is_some(), "it is not forgotten");
+        assert!(core.lock().peers.contains_key(&stranger));
+
+        core.unmet(&nodes, &mut |_| true);
+        assert_eq!(core.names.of(stranger), None);
+        assert!(!core.lock().peers.contains_key(&stranger));
+        assert!(core.names.of(member).is_some());
+        assert!(core.lock().peers.contains_key(&member));
+        cluster.shutdown().await
     }
 }
