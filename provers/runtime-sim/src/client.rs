@@ -75,7 +75,7 @@ impl Client {
                 drop(pending);
             }
             9..11 => {
-                let size = self.rng.usize(0..300_000);
+                let size = self.rng.usize(0..self.group.most_data);
                 let data: Vec<u8> = (0..size).map(|at| (at as u64 ^ token) as u8).collect();
                 let answer = echo::on(&peer, token, data.clone()).await;
                 self.check(me, "echo", token, answer, &data, false);

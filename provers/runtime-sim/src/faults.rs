@@ -19,12 +19,18 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(4);
 const SHORT: u64 = 1500;
 /// And where somebody is.
 const LONG: (u64, u64) = (5_000, 15_000);
+/// The most bytes that a call carries.
+const MOST_DATA: usize = 300_000;
+/// And how often it may fill a connection: one that is slow, and shared by all programs, carries it within a call's time.
+const MOST_FILLINGS: usize = 50;
 
 /// Some workers, and who of them may be missed.
 pub(crate) struct Group {
     pub(crate) faults: Faults,
     cluster: Cluster,
     names: Vec<String>,
+    /// The most bytes that a call carries.
+    pub(crate) most_data: usize,
     /// The present life of each.
     workers: Mutex<Vec<Option<Worker>>>,
     /// Those that died, or were out of somebody's reach for long.
@@ -38,16 +44,19 @@ impl Group {
         faults: Faults,
         rng: &mut Rng,
     ) -> anyhow::Result<Arc<Self>> {
-        let group = Self {
+        let mut group = Self {
             faults,
             cluster: Cluster::start(0).await?,
             names: (0..size).map(|rank| format!("w{rank}")).collect(),
+            most_data: MOST_DATA,
             workers: Mutex::default(),
             lost: Mutex::default(),
         };
         let network = group.cluster.network();
         if rng.u8(..4) == 0 {
-            network.set_capacity(rng.usize(200..5_000));
+            let capacity = rng.usize(200..5_000);
+            network.set_capacity(capacity);
+            group.most_data = MOST_DATA.min(MOST_FILLINGS * capacity);
         }
         for (a, b) in pairs(size as usize) {
             let latency = Duration::from_millis(rng.u64(0..4));
