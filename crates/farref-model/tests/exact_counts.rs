@@ -66,7 +66,7 @@ fn one_reference_and_a_crash() {
         model.shares = 2;
         model.crashes = 1;
     });
-    assert_eq!(count, 56_803);
+    assert_eq!(count, 56_828);
 }
 
 #[test]

@@ -190,6 +190,12 @@ pub enum PeerMisbehaved {
         /// The reference.
         rref: RRefId,
     },
+    /// It spoke for a worker that it has not said has departed.
+    #[error("peer adopted a fork of {holder}, which has not departed")]
+    AdoptedForLiving {
+        /// Whom it spoke for.
+        holder: NodeId,
+    },
     /// It used the id of a request that has not been answered yet.
     #[error("peer used {request} for a second call before the first was answered")]
     RequestTwice {

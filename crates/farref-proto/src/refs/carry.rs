@@ -60,7 +60,9 @@ impl<V, H> RefTable<V, H> {
         }
         let Share { rref, fork } = carried.share;
         if let Some(owner) = self.owners.get_mut(&rref) {
-            owner.forks.remove(fork);
+            if let Some(to) = owner.forks.holder(fork) {
+                owner.forks.remove(fork, to);
+            }
             self.free_if_unused(rref, out);
         } else {
             self.forget_child(fork, out);
@@ -116,7 +118,7 @@ impl<V, H> RefTable<V, H> {
             }
             owner.handles += 1;
             if from == self.me {
-                owner.forks.remove(fork);
+                owner.forks.remove(fork, from);
             }
         }
         if from != self.me {

@@ -26,7 +26,8 @@
 //! - **RT-9** Every carried fork is received once or undone once.
 //! - **RT-10** A fork, a fetch or a hand-over that reaches the owner before the creation waits for it.
 //! - **RT-11** When the owner departs, references to it are lost at once; parents are let go.
-//! - **RT-12** No peer makes the owner keep more than a few forks of one value by registering them.
+//! - **RT-12** No peer makes the owner keep more than a few forks of one value by registering them, nor more than one for each
+//!   departed node by adopting them. What one peer says takes no fork from another, and has no other cut off.
 
 mod carry;
 mod departure;
@@ -55,7 +56,7 @@ use crate::mutation::Mutation;
 use crate::outbox::Outbox;
 use crate::slab::SlabMap;
 use crate::watermarks::Watermarks;
-use forks::ForkSet;
+use forks::{Fork, ForkSet};
 use pending_owners::PendingOwners;
 
 /// How one shard of a node's reference table is set up.

@@ -227,12 +227,15 @@ impl<V, H> RefTable<V, H> {
     /// RT-12: a holder has one fork that it registered, and may be about to release another.
     fn check_forks_of(&self, holder: NodeId, share: Share) -> Result<(), PeerMisbehaved> {
         let Share { rref, fork } = share;
-        let forks = self.owners.get(&rref).map(|owner| owner.forks.as_slice());
+        let Some(Owner { forks, .. }) = self.owners.get(&rref) else {
+            return Ok(());
+        };
+        if forks.as_slice().len() < MAX_FORKS || forks.contains(fork, holder) {
+            return Ok(());
+        }
         // Those that this node made for it itself are as many as messages are under way.
-        let registered = forks.unwrap_or_default().iter().filter(|other| {
-            other.holder == holder && other.id.origin != self.me && other.id != fork
-        });
-        if registered.take(MAX_FORKS).count() == MAX_FORKS {
+        let registered = |other: &&Fork| other.holder == holder && other.id.origin != self.me;
+        if forks.as_slice().iter().filter(registered).count() >= MAX_FORKS {
             return Err(PeerMisbehaved::TooManyForks { rref });
         }
         Ok(())
@@ -254,6 +257,18 @@ impl<V, H> RefTable<V, H> {
         // After settling nothing of the departed may be added; by then whoever got the reference from
         // it has registered.
         if self.settled.covers(holder) {
+            return Ok(());
+        }
+        // The news of a departure goes before what is said because of it. Of one who lives only it itself may speak: it would have
+        // forks that it does not know of, and never releases.
+        if !self.gone.covers(holder) {
+            return Err(PeerMisbehaved::AdoptedForLiving { holder });
+        }
+        // RT-12: all that the departed has goes at one time, so one fork is as good as many. Those that this node made for it
+        // may be undone before.
+        let spoken_for = |fork: &Fork| fork.holder == holder && fork.id.origin != self.me;
+        let known = self.owners.get(&rref);
+        if known.is_some_and(|owner| owner.forks.as_slice().iter().any(spoken_for)) {
             return Ok(());
         }
         let declined = self.register(share, holder, fingerprint, from)?.err();
@@ -286,7 +301,9 @@ impl<V, H> RefTable<V, H> {
         let Some(owner) = self.owners.get_mut(&rref) else {
             return Ok(Err(DeclineReason::Freed));
         };
-        if let Some(other) = owner.forks.holder(fork)
+        // This node knows for whom it made a fork. Of others' forks it cannot tell who is right: both are heard (FK-1).
+        if fork.origin == self.me
+            && let Some(other) = owner.forks.holder(fork)
             && other != holder
         {
             return Err(PeerMisbehaved::NotHolder { holder: other });
@@ -358,14 +375,16 @@ impl<V, H> RefTable<V, H> {
         let Some(owner) = self.owners.get_mut(&share.rref) else {
             return Ok(());
         };
-        match owner.forks.holder(share.fork) {
-            Some(holder) if holder != from => return Err(PeerMisbehaved::NotHolder { holder }),
-            Some(_) if mutated!(self.mutant, FreeOnFirstRelease) => {
+        let Share { fork, .. } = share;
+        if owner.forks.contains(fork, from) {
+            if mutated!(self.mutant, FreeOnFirstRelease) {
                 owner.forks = ForkSet::default();
                 owner.handles = 0;
+            } else {
+                owner.forks.remove(fork, from);
             }
-            Some(_) => owner.forks.remove(share.fork),
-            None => {}
+        } else if let Some(holder) = owner.forks.holder(fork) {
+            return Err(PeerMisbehaved::NotHolder { holder });
         }
         self.free_if_unused(share.rref, out);
         Ok(())

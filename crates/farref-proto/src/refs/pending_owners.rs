@@ -4,7 +4,9 @@
 //!
 //! - **PO-1** Whoever tells of more such values than its quota is declined, and nobody else is for that.
 //!
-//! A value counts for whoever told of it first. What is kept here says nothing else about the table: two tables that
+//! A value counts for whoever told of it first. Whoever keeps what it was handed tells of what others have made up: who hands
+//! 65,536 such references to a worker that drops none of them has that worker declined, which is told why. That harms nobody to
+//! whom it did not hand them; to count by the creator that an id names would, since ids can be made up for anybody. What is kept here says nothing else about the table: two tables that
 //! differ only in it are equal (see their `Hash`), since quotas are far from what groups need.
 
 use std::collections::BTreeMap;

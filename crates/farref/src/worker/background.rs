@@ -1,12 +1,11 @@
 //! What goes on as long as a worker runs: its clock, and the group's store.
 
 use std::sync::Weak;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::hosting::HostedStore;
 use crate::rendezvous::RendezvousError;
 use crate::runtime::{Core, WorkerStage};
-use crate::support::clock::Instant;
 
 /// When the store is gone, or a worker that may have been its host: hosts the store if this worker may, and
 /// tells the new one what the group knows, so that others, the former host among them, can join again (S3).
@@ -15,6 +14,8 @@ use crate::support::clock::Instant;
 /// over is served where this runs, and who looks others up waits for whoever watches the store to let go of it.
 pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
     const RETRY: Duration = Duration::from_millis(250);
+    // The store says once that it was lost; who is joining then writes itself down when it is a member.
+    let mut is_lost = false;
     loop {
         let Some(strong) = core.upgrade() else {
             return;
@@ -24,11 +25,16 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
         };
         let mut stage = strong.stage.subscribe();
         let out = async { drop(stage.wait_for(|stage| is_out(*stage)).await) };
-        tokio::select! {
-            biased;
-            () = strong.store_lost.notified() => {}
-            () = directory.store_lost() => {}
-            () = out => {}
+        if is_lost {
+            drop(tokio::time::timeout(RETRY, out).await);
+        } else {
+            tokio::select! {
+                biased;
+                () = strong.store_lost.notified() => {}
+                () = directory.store_lost() => {}
+                () = out => {}
+            }
+            is_lost = true;
         }
         if strong.is_over() {
             let stage = *strong.stage.borrow();
@@ -40,18 +46,18 @@ pub(super) async fn keep_store(core: Weak<Core>, hosted: Weak<HostedStore>) {
             }
             return;
         }
-        if !strong.is_member() {
-            // It stays lost until somebody needs it, and a worker that joins has others to tell it of the group.
-            tokio::time::sleep(RETRY).await;
-        }
         while strong.is_member() {
             if let Some(hosted) = hosted.upgrade() {
                 hosted.take_over().await;
             }
             match directory.republish().await {
-                Ok(()) => break,
+                Ok(()) => {
+                    is_lost = false;
+                    break;
+                }
                 Err(error) if is_replaced(&error) => {
                     tracing::warn!(worker = %strong.name, %error, "nobody can join this group any more");
+                    is_lost = false;
                     break;
                 }
                 Err(error) => tracing::debug!(%error, "the group's store is not back yet"),
@@ -149,6 +155,7 @@ mod tests {
     struct Gone {
         memory: MemoryStore,
         looks: AtomicUsize,
+        writes: AtomicUsize,
         is_steady: AtomicBool,
         is_left: AtomicBool,
     }
@@ -160,7 +167,7 @@ mod tests {
             expected: &'a [u8],
             desired: &'a [u8],
         ) -> StoreFuture<'a, Bytes> {
-            self.memory.compare_set(key, expected, desired)
+            self.compare_set(key, expected, desired)
         }
 
         fn settle(&self) -> StoreFuture<'_, ()> {
@@ -194,6 +201,7 @@ mod tests {
         }
 
         fn set<'a>(&'a self, key: &'a str, value: &'a [u8]) -> StoreFuture<'a, ()> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
             self.memory.set(key, value)
         }
 
@@ -211,6 +219,7 @@ mod tests {
             expected: &'a [u8],
             desired: &'a [u8],
         ) -> StoreFuture<'a, Bytes> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
             self.memory.compare_set(key, expected, desired)
         }
 
@@ -278,6 +287,31 @@ mod tests {
         let ended = poll_once(keep_store(Arc::downgrade(&core), Weak::new()));
         assert!(ended.is_pending(), "it may yet be a member");
         assert_eq!(store.looks.load(Ordering::Relaxed), 1);
+    }
+
+    /// S3: the store says it once.
+    #[tokio::test]
+    async fn a_store_that_was_lost_while_a_worker_joined_is_told_of_the_group_when_it_is_a_member()
+    {
+        let (core, store) = joining().await;
+        let mut keeping = pin!(keep_store(Arc::downgrade(&core), Weak::new()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(keeping.as_mut().poll(&mut context).is_pending());
+        assert_eq!(store.looks.load(Ordering::Relaxed), 1, "it has heard of it");
+        store.is_steady.store(true, Ordering::Relaxed);
+        store.writes.store(0, Ordering::Relaxed);
+        core.stage.send_replace(WorkerStage::Member);
+        let told = async {
+            while store.writes.load(Ordering::Relaxed) == 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let told = tokio::time::timeout(Duration::from_secs(10), told);
+        tokio::select! {
+            biased;
+            () = keeping => panic!("the worker is a member"),
+            told = told => told.expect("the new store knows the group"),
+        }
     }
 
     #[tokio::test]

@@ -249,3 +249,114 @@ fn a_holder_that_registers_one_value_over_and_over_is_refused() {
     net.drop_handle(B, rref);
     net.finish();
 }
+
+fn adopt(rref: RRefId, by: usize, counter: u64, holder: usize) -> Packet {
+    let adoption = Adoption {
+        share: Share {
+            rref,
+            fork: ForkId::new(id(by), counter),
+        },
+        holder: id(holder),
+        fingerprint: TYPE,
+    };
+    Packet::Control(Control::Adopt(vec![adoption]))
+}
+
+fn register(rref: RRefId, fork: ForkId) -> Packet {
+    let registration = Registration {
+        share: Share { rref, fork },
+        fingerprint: TYPE,
+    };
+    Packet::Control(Control::Register(vec![registration]))
+}
+
+/// RT-12: forks in the name of one who lives would never be released, and would count against it.
+#[test]
+fn an_adoption_in_the_name_of_one_who_lives_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let verdict = PeerMisbehaved::AdoptedForLiving { holder: id(B) };
+    refuse(&mut net, C, A, adopt(rref, C, 9, B), verdict);
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+/// RT-12: all that the departed holds is released at one time, so one fork is enough to say that it does.
+#[test]
+fn however_much_is_adopted_a_departed_one_has_one_fork() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.crash(B);
+    net.gone(A, B);
+    for counter in 0..100 {
+        assert_eq!(net.hand(C, A, adopt(rref, C, counter, B)), Ok(()));
+    }
+    assert_eq!(net.holders(A, rref), [B]);
+    net.drop_handle(A, rref);
+    assert_eq!(net.freed(), [], "the departed may have handed it on");
+    net.settled(A, B);
+    assert_eq!(net.freed(), [7]);
+    net.settled(C, B);
+    net.finish();
+}
+
+/// RT-7, RT-12: what the owner itself made for the departed may be undone, and then the adopted one is all that is left.
+#[test]
+fn an_adoption_stands_beside_a_fork_that_the_owner_takes_back() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let carried = net.on(A, |table, _| table.fork(rref, id(B))).unwrap();
+    net.crash(B);
+    net.gone(A, B);
+    assert_eq!(net.hand(C, A, adopt(rref, C, 9, B)), Ok(()));
+    net.on(A, |table, out| table.undo_fork(&carried, out));
+    net.drop_handle(A, rref);
+    assert_eq!(net.freed(), []);
+    net.settled(A, B);
+    assert_eq!(net.freed(), [7]);
+    net.settled(C, B);
+    net.finish();
+}
+
+/// FK-1, RT-12: D guesses the id of a fork that B made for C, and is there first.
+#[test]
+fn who_guesses_the_id_of_a_fork_takes_it_from_nobody() {
+    let mut net = Tables::new(4);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let carried = net.share(B, C, rref);
+    let guessed = register(rref, carried.share.fork);
+    assert_eq!(net.hand(D, A, guessed), Ok(()));
+    net.deliver_all();
+    assert!(net.table(C).is_confirmed(rref), "it is not cut off");
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    // D has been confirmed what it does not hold, and has given it back.
+    net.deliver_all();
+    assert_eq!((net.holders(A, rref), net.freed()), (vec![C], vec![]));
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// FK-1: C guesses the fork of a creation that is still on its way.
+#[test]
+fn who_guesses_the_fork_of_a_creation_does_not_take_it_from_the_creator() {
+    let mut net = Tables::new(3);
+    let rref = net.remote(A, B);
+    let Packet::Create(creation) = net.pending(A, B)[0].clone() else {
+        panic!("a creation comes first");
+    };
+    let guessed = register(rref, creation.share.fork);
+    assert_eq!(net.hand(C, B, guessed), Ok(()));
+    net.deliver_all();
+    net.fulfil(B, rref, 7);
+    assert_eq!((net.holders(B, rref), net.freed()), (vec![A], vec![]));
+    net.drop_handle(A, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}

@@ -304,16 +304,20 @@ impl TcpStoreClient {
 
     /// A client with a connection of its own to the server of now, and no other.
     async fn pin(&self) -> Result<Self, StoreError> {
-        let end = Instant::now() + QUICK;
-        {
+        let began = Instant::now();
+        let end = began + QUICK;
+        let work = async {
+            // There is to be one whose loss is heard of: the pinned one comes after it, so its server is no older.
             let mut quick = self.lock().await;
             *quick = Some(self.take_connection(&mut quick, end).await?);
-            // The pinned connection comes after this one, so its server is no older: what is said to it need not be said again unless
-            // this one is lost (TC-1).
-            self.replaced.store(false, Ordering::Relaxed);
-        }
+            drop(quick);
+            self.endpoint.connect(Some(self.dialect), end).await
+        };
+        let connection = match timeout_at(end, work).await {
+            Ok(connection) => connection?,
+            Err(_) => return Err(self.endpoint.no_answer(began)),
+        };
         let endpoint = self.endpoint.clone();
-        let connection = endpoint.connect(Some(self.dialect), end).await?;
         Ok(Self {
             is_pinned: true,
             ..Self::with(endpoint, connection)
