@@ -254,3 +254,47 @@ pub enum PeerMisbehaved {
         node: NodeId,
     },
 }
+
+/// Has a word for each variant, and a list of the words.
+macro_rules! kinds {
+    ($($variant:ident => $kind:literal,)*) => {
+        impl PeerMisbehaved {
+            /// All words that [`kind`](Self::kind) may give.
+            pub const KINDS: &[&str] = &[$($kind),*];
+
+            /// A word for what was done, for counters.
+            ///
+            /// ```
+            /// # use farref_proto::PeerMisbehaved;
+            /// let misbehaved = PeerMisbehaved::TooManyCalls { limit: 64 };
+            /// assert_eq!(misbehaved.kind(), "too_many_calls");
+            /// assert!(PeerMisbehaved::KINDS.contains(&misbehaved.kind()));
+            /// ```
+            pub const fn kind(&self) -> &'static str {
+                match self {
+                    $(Self::$variant { .. } => $kind,)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    ForeignFork => "foreign_fork",
+    OwnerMismatch => "owner_mismatch",
+    NotHolder => "not_holder",
+    ForeignCreation => "foreign_creation",
+    CreatedTwice => "created_twice",
+    SentFreed => "sent_freed",
+    TooManyForks => "too_many_forks",
+    AdoptedForLiving => "adopted_for_living",
+    RequestTwice => "request_twice",
+    UnexpectedAnswer => "unexpected_answer",
+    BatchTooLong => "batch_too_long",
+    TooManyWorkers => "too_many_workers",
+    TooManyLives => "too_many_lives",
+    TooMuchUnsettled => "too_much_unsettled",
+    TooManyCalls => "too_many_calls",
+    UnexpectedDone => "unexpected_done",
+    Impersonation => "impersonation",
+}

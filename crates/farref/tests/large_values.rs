@@ -353,7 +353,6 @@ fn large_result(_: &Worker, other: &Peer) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the value is there, without fetching it.
 /// Within this process, so that nothing else takes memory meanwhile.
 fn kept_memory(_: &Worker, _: &Peer) -> Result<()> {
     const SIZE: usize = 64 << 20;
@@ -382,6 +381,7 @@ fn kept_memory(_: &Worker, _: &Peer) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the value is there, without fetching it.
 fn wait_until_made(blob: &RRef<Blob>) -> Result<()> {
     let there = length::on(&blob.owner()?, blob.clone()).wait()?;
     ensure!(there == LARGE, "{there}");

@@ -46,11 +46,11 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         ensure!(add::on(&peer, 1, 1).await? == 2);
         among.push(asked.elapsed());
         if began.elapsed() > plan.crowd / 10 {
-            early.get_or_insert_with(|| team.resident());
+            early.get_or_insert(team.resident()?);
         }
         if told.elapsed() > Duration::from_secs(5) {
             told = Instant::now();
-            let most = team.resident().into_iter().fold(0.0, f64::max);
+            let most = team.resident()?.into_iter().fold(0.0, f64::max);
             eprintln!(
                 "crowd: {:.0?} of {:.0?}, {most:.0} MiB at the most",
                 began.elapsed(),
@@ -59,7 +59,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let late = team.resident();
+    let late = team.resident()?;
     let mut calls = 0;
     for work in working {
         calls += work.await?;
@@ -77,7 +77,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         );
     }
     let loaded = spread(&mut among);
-    let peak = team.peak().into_iter().fold(0.0, f64::max);
+    let peak = team.peak()?.into_iter().fold(0.0, f64::max);
     let ratios = json!({
         "median": ratio(&loaded, &unloaded, "median_us"),
         "p99": ratio(&loaded, &unloaded, "p99_us"),

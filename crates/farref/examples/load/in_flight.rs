@@ -6,7 +6,7 @@ use anyhow::ensure;
 use serde_json::{Value, json};
 
 use crate::functions::{set_gate, wait_at_gate, waiting};
-use crate::team::{MOST_CALLS, Team, peak, resident};
+use crate::team::{MOST_CALLS, Team, of_both, peak, resident};
 use crate::{Plan, round};
 
 /// By how many megabytes either end may grow in the second half of the rounds. The allocator needs some until it has
@@ -22,7 +22,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
     let team = Team::start(&["worker".to_owned()]).await?;
     let peer = team.peer("worker")?;
     let pids = [std::process::id(), team.pid("worker")?];
-    let before = pids.map(resident);
+    let before = of_both(pids, resident)?;
 
     // Beside it: as many calls, few of them at a time.
     set_gate::on(&peer, true).await?;
@@ -52,13 +52,13 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         while waiting::on(&peer).await? < plan.calls as u64 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let under_way = pids.map(resident);
+        let under_way = of_both(pids, resident)?;
         set_gate::on(&peer, true).await?;
         for (number, call) in (0..).zip(calls) {
             ensure!(call.await? == number);
         }
         rates.push(plan.calls as f64 / began.elapsed().as_secs_f64());
-        after_rounds.push(pids.map(resident));
+        after_rounds.push(of_both(pids, resident)?);
         eprintln!(
             "in_flight: round {} of {}: {} calls started in {started:.2?}, caller {:.0} MiB, worker {:.0} MiB",
             round + 1,
@@ -76,7 +76,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         "memory grows with the rounds: {after_rounds:?}"
     );
     let loaded = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
-    let [caller, worker] = pids.map(peak);
+    let [caller, worker] = of_both(pids, peak)?;
     let report = json!({
         "calls_in_flight": plan.calls,
         "rounds": plan.rounds,

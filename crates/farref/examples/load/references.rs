@@ -7,7 +7,7 @@ use farref::RRef;
 use serde_json::{Value, json};
 
 use crate::functions::{Thing, ThingRRef as _, things};
-use crate::team::{Team, peak, resident};
+use crate::team::{Team, of_both, peak, resident};
 use crate::{Plan, round};
 
 /// So many are held at a time.
@@ -19,7 +19,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
     let team = Team::start(&["owner".to_owned()]).await?;
     let owner = team.peer("owner")?;
     let pids = [std::process::id(), team.pid("owner")?];
-    let before = pids.map(resident);
+    let before = of_both(pids, resident)?;
 
     // Beside it: one at a time.
     let few = 2_000.min(plan.references);
@@ -45,11 +45,11 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         made += some;
         drop(held);
         if made >= plan.references / 10 {
-            early.get_or_insert_with(|| pids.map(resident));
+            early.get_or_insert(of_both(pids, resident)?);
         }
         if told.elapsed() > Duration::from_secs(5) {
             told = Instant::now();
-            let [caller, owner] = pids.map(resident);
+            let [caller, owner] = of_both(pids, resident)?;
             eprintln!(
                 "references: {made} of {}, {caller:.0} and {owner:.0} MiB",
                 plan.references
@@ -64,14 +64,14 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let loaded = made as f64 / began.elapsed().as_secs_f64();
-    let late = pids.map(resident);
+    let late = of_both(pids, resident)?;
     let early = early.unwrap_or(late);
     let growth = [late[0] - early[0], late[1] - early[1]];
     ensure!(
         growth.iter().all(|growth| *growth < MOST_GROWTH),
         "memory grows with the number of references: {early:?}, {late:?} MiB"
     );
-    let [holder_peak, owner_peak] = pids.map(peak);
+    let [holder_peak, owner_peak] = of_both(pids, peak)?;
     let report = json!({
         "references": made,
         "held_at_a_time": HELD,

@@ -15,6 +15,11 @@ use crate::{Plan, ratio, spread};
 const ANSWER: usize = 16 << 20;
 /// What a worker may keep of answers to one peer, by default, and as much again for what is under way.
 const MOST_GROWTH: f64 = 640.0;
+/// By how much it grows at the least with what nobody reads.
+const LEAST_GROWTH: f64 = 48.0;
+
+/// How long it may take until something waits to be read.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks for so many large answers, which all come when it goes on.
 #[farref::remote(timeout = "3600s")]
@@ -38,12 +43,17 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
     let Some(stopped) = Pid::from_raw(team.pid("slow")?.try_into()?) else {
         anyhow::bail!("no process id");
     };
-    let before = resident(pid);
+    let before = resident(pid)?;
     let [mut small, mut large] = measure(&owner, plan.slow / 2).await?;
     let unloaded = [spread(&mut small), spread(&mut large)];
 
     let asking = ask_for_much::on(&slow, "owner".to_owned(), plan.slow_answers).start();
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    let idle = resident(pid)?;
+    let asked = Instant::now();
+    while resident(pid)? < idle + LEAST_GROWTH {
+        ensure!(asked.elapsed() < PATIENCE, "no answers wait to be read");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     kill_process(stopped, Signal::STOP)?;
     eprintln!(
         "slow_reader: stopped, with {} answers of {} MiB on their way",
@@ -53,11 +63,17 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
     let measured = measure(&owner, plan.slow).await;
     let while_stopped = resident(pid);
     kill_process(stopped, Signal::CONT)?;
+    let while_stopped = while_stopped?;
+    ensure!(
+        while_stopped > idle + LEAST_GROWTH,
+        "few answers have waited to be read"
+    );
     let [mut small, mut large] = measured?;
     let loaded = [spread(&mut small), spread(&mut large)];
     let read = asking.await?;
     ensure!(read == plan.slow_answers * ANSWER, "{read} bytes have come");
-    let growth = peak(pid) - before;
+    let peak = peak(pid)?;
+    let growth = peak - before;
     ensure!(growth < MOST_GROWTH, "the owner has grown by {growth} MiB");
     let ratios = |figure| {
         let both = [0, 1].map(|size| ratio(&loaded[size], &unloaded[size], figure));
@@ -72,7 +88,7 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Value> {
         "large_answers_beside_slow_reader": loaded[1],
         "ratio_median": ratios("median_us"),
         "ratio_p99": ratios("p99_us"),
-        "owner": { "before_mib": before, "while_stopped_mib": while_stopped, "peak_mib": peak(pid) },
+        "owner": { "before_mib": before, "while_stopped_mib": while_stopped, "peak_mib": peak },
     });
     team.end().await?;
     Ok(report)

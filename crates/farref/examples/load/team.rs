@@ -75,13 +75,13 @@ impl Team {
     }
 
     /// Of each process of the group, this one included, the megabytes that it has now.
-    pub(crate) fn resident(&self) -> Vec<f64> {
+    pub(crate) fn resident(&self) -> anyhow::Result<Vec<f64>> {
         let own = std::process::id();
         let children = self.children.iter().map(|(_, child)| child.id());
         children.chain([own]).map(resident).collect()
     }
 
-    pub(crate) fn peak(&self) -> Vec<f64> {
+    pub(crate) fn peak(&self) -> anyhow::Result<Vec<f64>> {
         let own = std::process::id();
         let children = self.children.iter().map(|(_, child)| child.id());
         children.chain([own]).map(peak).collect()
@@ -108,18 +108,27 @@ impl Drop for Team {
 }
 
 /// The megabytes that a process has.
-pub(crate) fn resident(pid: u32) -> f64 {
+pub(crate) fn resident(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmRSS:")
 }
 
 /// The most that it ever had.
-pub(crate) fn peak(pid: u32) -> f64 {
+pub(crate) fn peak(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmHWM:")
 }
 
-fn status(pid: u32, line: &str) -> f64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+/// A figure of two processes.
+pub(crate) fn of_both(
+    pids: [u32; 2],
+    figure: fn(u32) -> anyhow::Result<f64>,
+) -> anyhow::Result<[f64; 2]> {
+    Ok([figure(pids[0])?, figure(pids[1])?])
+}
+
+fn status(pid: u32, line: &str) -> anyhow::Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let found = text.lines().find_map(|text| text.strip_prefix(line));
-    let kilobytes = found.and_then(|text| text.trim().trim_end_matches(" kB").parse::<f64>().ok());
-    crate::round(kilobytes.unwrap_or(0.0) / 1024.0)
+    let kilobytes = found.with_context(|| format!("process {pid} has no {line}"))?;
+    let kilobytes: f64 = kilobytes.trim().trim_end_matches(" kB").parse()?;
+    Ok(crate::round(kilobytes / 1024.0))
 }

@@ -45,7 +45,7 @@ use super::message::Message;
 ///
 /// // The wire found out that the peer sends nonsense: its life is over.
 /// assert!(!inbound.is_gone(peer));
-/// inbound.clone().misbehaved(peer, "not a message".to_owned());
+/// inbound.clone().misbehaved(peer, "frame", "not a message".to_owned());
 /// assert!(inbound.is_gone(peer));
 /// assert!(!worker.peer("peer")?.is_alive());
 /// worker.shutdown().await
@@ -176,7 +176,8 @@ pub trait Inbound: Send + Sync + 'static {
     /// ```
     fn suspect(self: Arc<Self>, node: NodeId, silent_for: Duration);
 
-    /// A peer sent something that no correct peer sends. It is treated as dead.
+    /// A peer sent something that no correct peer sends. It is treated as dead. It is counted
+    /// (`farref_misbehaved_total`) under its kind: [`PeerMisbehaved::kind`], or `frame`, `stream`, `session`, `memory` for what is wrong with the wire, or else `other`.
     ///
     /// ```
     /// # use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -211,13 +212,13 @@ pub trait Inbound: Send + Sync + 'static {
     /// # #[tokio::main]
     /// # async fn main() -> farref::Result<()> {
     /// let (worker, inbound, peer) = attach().await?; // as at the trait
-    /// inbound.clone().misbehaved(peer, "a frame of no known kind".to_owned());
+    /// inbound.clone().misbehaved(peer, "frame", "a frame of no known kind".to_owned());
     /// assert!(!worker.peer("peer")?.is_alive());
     /// # worker.crash().await;
     /// # Ok(())
     /// # }
     /// ```
-    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String);
+    fn misbehaved(self: Arc<Self>, node: NodeId, kind: &'static str, reason: String);
 
     /// A peer will not talk to this life of this worker, because it counts it as gone.
     ///

@@ -50,7 +50,7 @@
 //!                     break; // the worker is gone
 //!                 };
 //!                 if let Err(error) = inbound.clone().receive(from, message) {
-//!                     inbound.misbehaved(from, error.to_string());
+//!                     inbound.misbehaved(from, error.kind(), error.to_string());
 //!                 }
 //!             }
 //!         });

@@ -35,6 +35,7 @@ use crate::support::lock::lock;
 use crate::support::polled;
 use crate::support::task_pool::TaskPool;
 use crate::support::user_code::UserCode;
+use crate::support::warnings::Warnings;
 use crate::support::worker_metrics::WorkerMetrics;
 use crate::tables::answer_budget::Answers;
 use crate::tables::extensions::Extensions;
@@ -102,6 +103,8 @@ pub(crate) struct Core {
     /// Those who do not take its connections.
     pub(crate) rejections: Rejections,
     /// Set if this worker has given its group up because too few of it were left.
+    /// Of what is said once a minute.
+    pub(super) warnings: Mutex<Warnings>,
     pub(super) too_few: OnceLock<TooFew>,
     /// Whether those who do not take its connections were there before it.
     pub(super) unwelcome: Unwelcome,
@@ -273,6 +276,7 @@ impl Core {
             wake_clock: Notify::new(),
             unreachable: watch::Sender::default(),
             rejections: Rejections::default(),
+            warnings: Mutex::default(),
             too_few: OnceLock::new(),
             unwelcome: Unwelcome::new(stage == WorkerStage::Joining),
             store_lost: Notify::new(),

@@ -16,4 +16,5 @@ pub(crate) mod text;
 pub(crate) mod thread_scope;
 pub(crate) mod user_code;
 pub(crate) mod waiting_threads;
+pub(crate) mod warnings;
 pub(crate) mod worker_metrics;

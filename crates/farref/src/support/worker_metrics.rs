@@ -1,8 +1,10 @@
 //! Counters and histograms, registered once per worker so that counting costs an addition.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use farref_proto::PeerMisbehaved;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 /// A counter that the worker itself can read as well, for its snapshots.
@@ -34,6 +36,8 @@ impl Tally {
 /// The instruments of one worker. Every name carries the label `worker`. Those of the calls that it carries out are in
 /// `tables/served`, by function.
 pub(crate) struct WorkerMetrics {
+    /// `farref_misbehaved_total`: peers that were cut off, by reason.
+    misbehaved: BTreeMap<&'static str, Counter>,
     /// `farref_calls_total`: calls made.
     pub(crate) calls: Tally,
     /// `farref_calls_failed_total`: calls that brought an error, those that ran out of time included.
@@ -51,8 +55,6 @@ pub(crate) struct WorkerMetrics {
     pub(crate) freed: Tally,
     /// `farref_served_refused_total`: calls of others that they may not make here.
     pub(crate) refused: Counter,
-    /// `farref_misbehaved_total`: peers that were cut off.
-    pub(crate) misbehaved: Counter,
     /// `farref_references`: references owned or held.
     pub(crate) references: Gauge,
     /// `farref_contexts`: autograd contexts open.
@@ -68,6 +70,16 @@ pub(crate) struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
+    /// Why the wire cuts a peer off, beside [`PeerMisbehaved::KINDS`].
+    const REASONS: &[&str] = &[
+        "frame",
+        "stream",
+        "session",
+        "memory",
+        "not_joined",
+        "other",
+    ];
+
     pub(crate) fn new(worker: &Arc<str>) -> Self {
         let name = worker.to_string();
         let count = |metric: &'static str| counter!(metric, "worker" => name.clone());
@@ -75,6 +87,11 @@ impl WorkerMetrics {
         let level = |metric: &'static str| gauge!(metric, "worker" => name.clone());
         let spread = |metric: &'static str| histogram!(metric, "worker" => name.clone());
         Self {
+            misbehaved: Self::REASONS
+                .iter()
+                .chain(PeerMisbehaved::KINDS)
+                .map(|&reason| (reason, counter!("farref_misbehaved_total", "worker" => name.clone(), "reason" => reason)))
+                .collect(),
             calls: tally("farref_calls_total"),
             failed: tally("farref_calls_failed_total"),
             cancelled: tally("farref_calls_cancelled_total"),
@@ -83,13 +100,20 @@ impl WorkerMetrics {
             shared: tally("farref_references_shared_total"),
             freed: tally("farref_values_freed_total"),
             refused: count("farref_served_refused_total"),
-            misbehaved: count("farref_misbehaved_total"),
             references: level("farref_references"),
             contexts: level("farref_contexts"),
             open_calls: level("farref_open_calls"),
             queued_bytes: level("farref_queued_bytes"),
             blocking_queue: level("farref_blocking_queue"),
             destructor_queue: level("farref_destructor_queue"),
+        }
+    }
+
+    /// A peer was cut off. What an agent calls a reason of its own is counted as `other`.
+    pub(crate) fn misbehaved(&self, reason: &'static str) {
+        let counter = self.misbehaved.get(reason);
+        if let Some(counter) = counter.or_else(|| self.misbehaved.get("other")) {
+            counter.increment(1);
         }
     }
 }

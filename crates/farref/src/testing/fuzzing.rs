@@ -331,7 +331,7 @@ impl Hostile {
         let heard = Arc::clone(&self.inbound).receive(from, message);
         if let Err(misbehaved) = heard {
             self.cut_off.insert(from);
-            Arc::clone(&self.inbound).misbehaved(from, misbehaved.to_string());
+            Arc::clone(&self.inbound).misbehaved(from, misbehaved.kind(), misbehaved.to_string());
         }
     }
 

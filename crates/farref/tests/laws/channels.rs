@@ -266,7 +266,7 @@ impl ChannelAgent {
                 let may_fail = sent_otherwise(&ends, from);
                 match received {
                     Err(error) if may_fail => {
-                        inbound.misbehaved(from, error.to_string());
+                        inbound.misbehaved(from, error.kind(), error.to_string());
                         refuse(&ends, from, me);
                     }
                     received => received.unwrap(),

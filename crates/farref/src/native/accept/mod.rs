@@ -2,7 +2,6 @@
 
 mod handshake;
 mod handshake_limit;
-mod warnings;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,8 +16,8 @@ use super::link::LinkTable;
 use super::transport::{Listener, Stream};
 use crate::support::clock::Instant;
 use crate::support::lock::lock;
+use crate::support::warnings::Warnings;
 use handshake_limit::{HandshakeSlot, PendingHandshakes};
-use warnings::Warnings;
 
 /// The pause after a failure to accept, which is mostly a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use tracing::debug;
 
 use super::connection::{Connection, StreamHalves};
+use super::disconnecting::Offence;
 use super::recv_stream::RecvStream;
 use super::send_stream::{BULK, MAIN, SendStream};
 use super::{ConnectionState, Lifecycle, Link};
@@ -126,7 +127,7 @@ impl PendingConnection {
         if let Err(error) = heard {
             drop(pending);
             if error.ends_session() {
-                link.cut_off(error.to_string());
+                link.cut_off(Offence::new("session", error.to_string()));
             }
             return Err(Refusal::Session);
         }

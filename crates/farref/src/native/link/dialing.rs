@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 
 use super::connecting::PendingConnection;
 use super::connection::Connection;
+use super::disconnecting::Offence;
 use super::{ConnectionState, Lifecycle, Link, LinkState};
 use crate::native::endpoint::{Endpoint, NativeConfig};
 use crate::native::handshake::{
@@ -78,7 +79,7 @@ enum AttemptOutcome {
     /// The peer counts this worker as gone.
     Gone,
     /// No later attempt can succeed.
-    Fatal(String),
+    Fatal(Offence),
     Failed,
 }
 
@@ -157,7 +158,7 @@ fn handle_outcome(link: &Arc<Link>, outcome: AttemptOutcome) {
                 inbound.refused(link.peer);
             }
         }
-        AttemptOutcome::Fatal(reason) => link.cut_off(reason),
+        AttemptOutcome::Fatal(offence) => link.cut_off(offence),
     }
 }
 
@@ -197,7 +198,7 @@ async fn attempt(link: &Arc<Link>) -> AttemptOutcome {
             // Both ends are: there is nobody left to deliver to.
             HandshakeFailure::Refused(Refusal::Closing) if endpoint.is_closing() => {}
             HandshakeFailure::Session(error) if error.ends_session() => {
-                return AttemptOutcome::Fatal(error.to_string());
+                return AttemptOutcome::Fatal(Offence::new("session", error.to_string()));
             }
             // Somebody else lives there now.
             HandshakeFailure::Refused(Refusal::WrongLife { .. })

@@ -5,11 +5,26 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use farref_proto::{SessionEvent, Time};
-use tracing::{debug, error, warn};
+use tracing::{debug, error};
 
 use super::connection::Connection;
 use super::{ConnectionState, Lifecycle, Link, LinkState};
 use crate::support::mutation::mutated;
+
+/// What a peer did that no correct peer does.
+#[derive(Debug)]
+pub(super) struct Offence {
+    /// A word for counters.
+    kind: &'static str,
+    text: String,
+}
+
+impl Offence {
+    pub(super) fn new(kind: &'static str, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { kind, text }
+    }
+}
 
 /// What is to be done outside the lock after a connection was lost.
 pub(super) struct Disconnected {
@@ -36,23 +51,25 @@ impl Link {
     }
 
     /// The peer broke the rules on the connection with this epoch: it is cut off.
-    pub(super) fn cut_off_at(self: &Arc<Self>, epoch: u64, reason: String) {
+    pub(super) fn cut_off_at(self: &Arc<Self>, epoch: u64, offence: Offence) {
         let state = self.state();
         if state.epoch == epoch {
-            self.cut_off_locked(state, reason);
+            self.cut_off_locked(state, offence);
         }
     }
 
     /// The peer broke the rules: it is cut off, whatever connection there is.
-    pub(super) fn cut_off(self: &Arc<Self>, reason: String) {
-        self.cut_off_locked(self.state(), reason);
+    pub(super) fn cut_off(self: &Arc<Self>, offence: Offence) {
+        self.cut_off_locked(self.state(), offence);
     }
 
-    fn cut_off_locked(self: &Arc<Self>, state: MutexGuard<'_, LinkState>, reason: String) {
+    fn cut_off_locked(self: &Arc<Self>, state: MutexGuard<'_, LinkState>, offence: Offence) {
+        let Offence { kind, text } = offence;
         if self.close_for_good(state) {
-            warn!(peer = %self.peer, reason, "peer misbehaved and is cut off");
+            // The runtime says it to whoever reads the log.
+            debug!(peer = %self.peer, kind, reason = text, "peer misbehaved and is cut off");
             if let Some(inbound) = self.endpoint.inbound() {
-                inbound.misbehaved(self.peer, reason);
+                inbound.misbehaved(self.peer, kind, text);
             }
         }
     }

@@ -24,6 +24,7 @@ use farref_proto::{Frame, SessionError, Time};
 use tokio::task::yield_now;
 
 use super::busy_poll::Idle;
+use super::disconnecting::Offence;
 use super::recv_stream::{RecvState, RecvStream};
 use super::sending::BURST;
 use super::{ConnectionState, Link, LinkState};
@@ -53,7 +54,7 @@ enum StopReason {
     /// The stream is closed or of no use.
     Lost(String),
     /// The peer did what no correct peer does.
-    Misbehaved(String),
+    Misbehaved(Offence),
     /// Something of ours panicked (RE-2).
     Panicked(String),
     /// Another connection has taken the place of this one.
@@ -165,7 +166,9 @@ impl RecvStream {
             Err(error) => {
                 return Err(match descriptor_fault(&error) {
                     // FR-6
-                    Some(RegionFault::Peers(fault)) => StopReason::Misbehaved(fault),
+                    Some(RegionFault::Peers(fault)) => {
+                        StopReason::Misbehaved(Offence::new("memory", fault))
+                    }
                     Some(RegionFault::Ours(why)) => {
                         // PM-5
                         link.peer_reads.refuse_regions();
@@ -195,7 +198,7 @@ impl RecvStream {
         drop(state);
         match reason {
             StopReason::Lost(why) => link.lose_connection(self.epoch, &why),
-            StopReason::Misbehaved(reason) => link.cut_off_at(self.epoch, reason),
+            StopReason::Misbehaved(offence) => link.cut_off_at(self.epoch, offence),
             StopReason::Panicked(fault) => link.give_up(self.epoch, &fault),
             StopReason::NoRuntime => link.close(),
             StopReason::Outdated => {}
@@ -275,15 +278,14 @@ impl RecvStream {
             };
             match received {
                 DecodedFrame::Session(Frame::Data { lane, .. }) if !self.lanes.contains(&lane) => {
-                    return Err(StopReason::Misbehaved(format!(
-                        "peer sent data of the {lane} lane on the wrong stream"
-                    )));
+                    let what = format!("peer sent data of the {lane} lane on the wrong stream");
+                    return Err(StopReason::Misbehaved(Offence::new("stream", what)));
                 }
                 DecodedFrame::Session(frame) => state.frames.push(frame),
                 DecodedFrame::Memory(frame) => {
                     let handled = self.handle_memory(link, frame);
-                    let may_send =
-                        handled.map_err(|fault| StopReason::Misbehaved(fault.to_owned()))?;
+                    let may_send = handled
+                        .map_err(|fault| StopReason::Misbehaved(Offence::new("memory", fault)))?;
                     state.may_send |= may_send;
                 }
                 DecodedFrame::OpenBulk => {
@@ -346,7 +348,9 @@ impl RecvStream {
         // LI-4
         link.endpoint.drop_packets(acknowledged);
         handled.map_err(|error| match error {
-            SessionError::AckOfUnsent { .. } => StopReason::Misbehaved(error.to_string()),
+            SessionError::AckOfUnsent { .. } => {
+                StopReason::Misbehaved(Offence::new("session", error.to_string()))
+            }
             _ => StopReason::Lost(error.to_string()),
         })
     }
@@ -385,7 +389,9 @@ fn deliver(link: &Link, messages: &mut Vec<ReceivedMessage>) -> Result<(), StopR
             link.peer,
             &mut messages.iter_mut().map(|message| &mut *message.0),
         )
-        .map_err(|misbehaved| StopReason::Misbehaved(misbehaved.to_string()))
+        .map_err(|misbehaved| {
+            StopReason::Misbehaved(Offence::new(misbehaved.kind(), misbehaved.to_string()))
+        })
 }
 
 impl From<FrameError> for StopReason {
@@ -395,7 +401,7 @@ impl From<FrameError> for StopReason {
             FrameError::OutOfMemory(_) | FrameError::RegionUnreadable(_) => {
                 Self::Lost(error.to_string())
             }
-            _ => Self::Misbehaved(error.to_string()),
+            _ => Self::Misbehaved(Offence::new("frame", error.to_string())),
         }
     }
 }

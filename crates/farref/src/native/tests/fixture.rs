@@ -145,7 +145,7 @@ impl Inbound for Recorder {
         lock(&self.suspected).push(node);
     }
 
-    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
+    fn misbehaved(self: Arc<Self>, node: NodeId, _: &'static str, reason: String) {
         lock(&self.misbehaved).push((node, reason));
     }
 

@@ -3,7 +3,7 @@
 use std::iter;
 use std::mem::take;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farref_proto::{
     Arrival, Control, Departure, MessageId, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
@@ -72,10 +72,16 @@ impl Inbound for Core {
         });
     }
 
-    fn misbehaved(self: Arc<Self>, node: NodeId, reason: String) {
-        tracing::error!(worker = %self.name, peer = %self.name_of(node), reason,
-            "a worker misbehaves and is cut off");
-        self.metrics.misbehaved.increment(1);
+    fn misbehaved(self: Arc<Self>, node: NodeId, kind: &'static str, reason: String) {
+        self.metrics.misbehaved(kind);
+        let (worker, peer) = (&self.name, self.name_of(node));
+        let is_live = self.look(|protocol| protocol.membership().view().is_live(node));
+        if is_live {
+            tracing::error!(%worker, %peer, kind, reason, "a worker misbehaves and is cut off");
+        } else if let Some(more) = lock(&self.warnings).note((kind, None), Instant::now()) {
+            // Whoever has the token can be as many as it likes.
+            tracing::warn!(%worker, %peer, kind, reason, more, "somebody who is no member misbehaves and is cut off");
+        }
         user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }
 

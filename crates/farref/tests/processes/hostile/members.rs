@@ -23,8 +23,8 @@ use crate::launch;
 
 /// What a worker is to do with whoever makes an attack.
 enum Outcome {
-    /// It is cut off, for a reason with these words.
-    CutOff(&'static str),
+    /// It is cut off, for a reason with these words, which is counted under this one.
+    CutOff(&'static str, &'static str),
     /// Nothing comes of it. (It is cut off for what it does then.)
     Nothing,
 }
@@ -34,18 +34,20 @@ use Outcome::{CutOff, Nothing};
 type Attack = fn(&mut Connection, &Calls) -> anyhow::Result<()>;
 
 const ATTACKS: [(&str, Outcome, Attack); 21] = [
-    ("garbage", CutOff("announces"), garbage),
-    ("a huge head", CutOff("announces"), |connection, _| {
-        Ok(connection.stream.write_all(&prefix(1 << 30, 0, 0))?)
-    }),
+    ("garbage", CutOff("announces", "frame"), garbage),
+    (
+        "a huge head",
+        CutOff("announces", "frame"),
+        |connection, _| Ok(connection.stream.write_all(&prefix(1 << 30, 0, 0))?),
+    ),
     (
         "a frame of nothing",
-        CutOff("cannot be read"),
+        CutOff("cannot be read", "frame"),
         |connection, _| Ok(connection.stream.write_all(&prefix(0, 0, 0))?),
     ),
     (
         "huge numbers of parts",
-        CutOff("announces"),
+        CutOff("announces", "frame"),
         |connection, _| Ok(connection.stream.write_all(&prefix(20, u32::MAX, 0))?),
     ),
     ("a large value that never comes", Nothing, never_comes),
@@ -54,10 +56,14 @@ const ATTACKS: [(&str, Outcome, Attack); 21] = [
     ("half a frame", Nothing, half_a_frame),
     ("the same call over and over", Nothing, replays),
     ("numbers that are not due", Nothing, skips),
-    ("the wrong stream", CutOff("wrong stream"), wrong_stream),
+    (
+        "the wrong stream",
+        CutOff("wrong stream", "stream"),
+        wrong_stream,
+    ),
     (
         "acknowledging what was never sent",
-        CutOff("acknowledged"),
+        CutOff("acknowledged", "session"),
         |connection, _| {
             let head = Head::Credit { calls: 1, bytes: 1 };
             let bytes = frame(Lane::Call, connection.next[1], Acks([99; 3]), &head, &[]);
@@ -73,29 +79,29 @@ const ATTACKS: [(&str, Outcome, Attack); 21] = [
     }),
     (
         "an answer that nobody asked for",
-        CutOff("not outstanding"),
+        CutOff("not outstanding", "unexpected_answer"),
         answers,
     ),
     (
         "releasing what another holds",
-        CutOff("spoke for a fork"),
+        CutOff("spoke for a fork", "not_holder"),
         releases_anothers,
     ),
     ("releasing too often", Nothing, releases_too_often),
     ("values that nobody created", Nothing, made_up_values),
     (
         "one value over and over",
-        CutOff("forks of"),
+        CutOff("forks of", "too_many_forks"),
         registers_over_and_over,
     ),
     (
         "a list beyond the limit",
-        CutOff("entries in one message"),
+        CutOff("entries in one message", "batch_too_long"),
         long_list,
     ),
     (
         "more calls than are accepted",
-        CutOff("more calls open"),
+        CutOff("more calls open", "too_many_calls"),
         too_many_calls,
     ),
     (
@@ -121,8 +127,9 @@ pub(crate) fn test() -> anyhow::Result<()> {
                 cut_off + 1 == number,
                 "{cut_off} were cut off before `{name}`"
             );
+            let reasons = scene.counts_by_reason().await?;
             let (victim, card, calls) = (scene.victim.clone(), card.clone(), Arc::clone(&calls));
-            let (attack, is_cut_off) = (*attack, matches!(outcome, CutOff(_)));
+            let (attack, is_cut_off) = (*attack, matches!(outcome, CutOff(..)));
             let called = card.name.clone();
             let attacking = blocking(move || {
                 let mut connection = Connection::open(&victim, &card, 1000)?;
@@ -136,13 +143,17 @@ pub(crate) fn test() -> anyhow::Result<()> {
                 connection.is_hung_up_on()
             });
             attacking.await.with_context(|| (*name).to_owned())?;
-            let words = match outcome {
-                CutOff(words) => words,
-                Nothing => "announces",
+            let (words, reason) = match outcome {
+                CutOff(words, reason) => (*words, *reason),
+                Nothing => ("announces", "frame"),
             };
             scene
                 .logs(&["a worker misbehaves and is cut off", &called, words])
                 .await?;
+            let mut expected = reasons;
+            *expected.entry(reason.to_owned()).or_default() += 1;
+            let counted = scene.counts_by_reason().await?;
+            ensure!(counted == expected, "{name}: {counted:?}");
             scene.goes_on().await.with_context(|| (*name).to_owned())?;
         }
         ensure!(visits::on(&a).await? == 1, "a replayed call ran again");

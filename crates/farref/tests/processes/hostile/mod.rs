@@ -9,6 +9,7 @@ mod members;
 mod strangers;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ struct Scene {
     played: Vec<Card>,
     /// Where those listen, and never answer.
     _silent: Vec<TcpListener>,
-    began: Vec<(u32, u64)>,
+    began: BTreeMap<u32, u64>,
 }
 
 impl Scene {
@@ -65,8 +66,8 @@ impl Scene {
             watched: true,
             played,
             max_calls: 64,
-            // Members that are only played answer nobody.
-            peer_timeout_ms: 110_000,
+            // Members that are only played answer nobody, however long the others take with theirs.
+            peer_timeout_ms: 600_000,
             ..Options::default()
         };
         let listeners = (0..played).map(|_| TcpListener::bind("127.0.0.1:0"));
@@ -80,7 +81,7 @@ impl Scene {
         let starting = Group::start_at(port, options, &["a", "b"]);
         let (group, entered) = tokio::try_join!(starting, entering)?;
         let victim = victim(&group, &entered)?;
-        let began = memory(&group);
+        let began = memory(&group)?;
         Ok(Self {
             group,
             victim,
@@ -110,10 +111,25 @@ impl Scene {
         Ok(())
     }
 
-    /// How often the victim counted something, by now.
+    /// How often the victim counted something, by now: for a reason that is named, or for whatever reason.
     async fn count(&self, name: &str) -> anyhow::Result<u64> {
         let counted = counted::on(&self.group.peer("a")?).await?;
-        Ok(counted.get(name).copied().unwrap_or(0))
+        let is_meant = |key: &str| {
+            let rest = key.strip_prefix(name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+        };
+        let meant = counted.iter().filter(|(key, _)| is_meant(key));
+        Ok(meant.map(|(_, count)| count).sum())
+    }
+
+    /// How many the victim has cut off, for each reason.
+    async fn counts_by_reason(&self) -> anyhow::Result<BTreeMap<String, u64>> {
+        let counted = counted::on(&self.group.peer("a")?).await?;
+        let reasons = counted.into_iter().filter_map(|(key, count)| {
+            let reason = key.strip_prefix("farref_misbehaved_total ")?;
+            Some((reason.to_owned(), count))
+        });
+        Ok(reasons.collect())
     }
 
     /// Waits until the log of the victim has lines with all of these words, and says how many.
@@ -140,7 +156,10 @@ impl Scene {
         for done in work {
             ensure!(done.await.context("honest work")? > 0);
         }
-        for ((pid, before), (_, after)) in self.began.iter().zip(memory(&self.group)) {
+        let after = memory(&self.group)?;
+        ensure!(self.began.keys().eq(after.keys()), "processes are missing");
+        for (pid, after) in after {
+            let before = &self.began[&pid];
             let grown = after.saturating_sub(*before);
             eprintln!(
                 "process {pid}: {} MiB at first, {} MiB more at its peak",
@@ -157,14 +176,15 @@ impl Scene {
 }
 
 /// The most memory that each process of a group ever had, in bytes.
-fn memory(group: &Group) -> Vec<(u32, u64)> {
+fn memory(group: &Group) -> anyhow::Result<BTreeMap<u32, u64>> {
     let peak = |pid: u32| {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-        let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
-        Some((pid, kilobytes << 10))
+        let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kilobytes = line.context("it has no memory")?;
+        let kilobytes: u64 = kilobytes.trim().trim_end_matches(" kB").parse()?;
+        anyhow::Ok((pid, kilobytes << 10))
     };
-    group.pids().into_iter().filter_map(peak).collect()
+    group.pids().into_iter().map(peak).collect()
 }
 
 /// Enters the group as one of its founders, without being a worker.

@@ -121,6 +121,27 @@ pub(crate) fn test() -> anyhow::Result<()> {
             ensure!(lines < 20, "{name}: {lines} lines in the log");
             scene.goes_on().await?;
         }
+        // Whoever has the token can be as many as it likes, and fills the log as little.
+        let before = scene.count("farref_misbehaved_total frame").await?;
+        let (victim, card) = (scene.victim.clone(), scene.played[0].clone());
+        blocking(move || {
+            (0..20).try_for_each(|number| {
+                let mut card = card.clone();
+                card.node = NodeId::new(1000 + number, 1);
+                let mut connection = super::wire::Connection::open(&victim, &card, 1000)?;
+                let _ = connection.stream.write_all(&[0xff; 64]);
+                connection.is_hung_up_on()
+            })
+        })
+        .await?;
+        let is_counted =
+            || async { Ok(scene.count("farref_misbehaved_total frame").await? >= before + 20) };
+        let name = "all who have the token are counted";
+        scene.group.eventually(name, is_counted).await?;
+        let said = ["somebody who is no member misbehaves", "frame"];
+        let lines = scene.logs(&said).await?;
+        ensure!(lines < 20, "{lines} lines in the log");
+        scene.goes_on().await?;
         // Beside those who dawdle a worker that is in order is let in.
         let slower = dawdling();
         let newcomer = launch::Launch::addition(&scene.group, "newcomer")?.start("newcomer")?;

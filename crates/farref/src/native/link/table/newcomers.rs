@@ -25,6 +25,7 @@ use foldhash::fast::FixedState;
 use super::{Entries, LinkTable};
 use crate::native::handshake::Refusal;
 use crate::native::link::Link;
+use crate::native::link::disconnecting::Offence;
 
 /// How much more patience there is with those who have said something (LT-4).
 const LONGER: u32 = 6;
@@ -133,7 +134,9 @@ impl LinkTable {
         for fate in strangers.into_values() {
             match fate {
                 Fate::Forgotten(Some(link)) => link.close(),
-                Fate::Overdue(link) => link.cut_off("peer has not joined".to_owned()),
+                Fate::Overdue(link) => {
+                    link.cut_off(Offence::new("not_joined", "peer does not join"))
+                }
                 Fate::Forgotten(None) | Fate::Stays => {}
             }
         }
