@@ -26,6 +26,15 @@ impl Watermarks {
         })
     }
 
+    /// The last life of a worker of which it is true.
+    pub(crate) fn last(&self, worker: WorkerId) -> Option<NodeId> {
+        let &incarnation = self.highest.get(&worker)?;
+        Some(NodeId {
+            worker,
+            incarnation,
+        })
+    }
+
     /// It is true of this life and those before it.
     pub(crate) fn raise(&mut self, node: NodeId) {
         let known = self.highest.get(&node.worker);

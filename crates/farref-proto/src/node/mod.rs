@@ -787,6 +787,9 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         for change in outcome.changes {
             if let Change::Gone(node, _) = change {
                 out.forget(node);
+            }
+            // Somebody who was never met may have been handed something, too.
+            if let Change::Gone(node, _) | Change::NeverMet(node) = change {
                 departed.extend(self.membership.entry(node.worker));
             }
             self.install(change, &mut effects);

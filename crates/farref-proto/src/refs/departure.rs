@@ -26,12 +26,12 @@ impl<V, H> RefTable<V, H> {
     /// Every member knows that the node has departed: what it held is released.
     pub fn on_settled(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.settled.raise(node);
+        // Of its earlier lives nobody may say it any more: they are settled with it.
+        let is_settled = |fork: &Fork| {
+            fork.holder.worker == node.worker && fork.holder.incarnation <= node.incarnation
+        };
         let affected = sorted_keys(&self.owners, |rref, owner| {
-            let held = owner
-                .forks
-                .as_slice()
-                .iter()
-                .any(|fork| fork.holder == node);
+            let held = owner.forks.as_slice().iter().any(is_settled);
             held || (rref.origin == node && matches!(owner.slot, Slot::Pending))
         });
         for rref in affected {
@@ -39,7 +39,7 @@ impl<V, H> RefTable<V, H> {
                 continue;
             };
             if !mutated!(self.mutant, IgnoreDeadHolder) {
-                owner.forks.remove_if(|fork| fork.holder == node);
+                owner.forks.remove_if(is_settled);
             }
             if rref.origin == node && matches!(owner.slot, Slot::Pending) {
                 owner.slot = Slot::Void;

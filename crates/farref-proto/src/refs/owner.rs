@@ -210,6 +210,11 @@ impl<V, H> RefTable<V, H> {
         out: &mut Outbox<V>,
     ) -> Result<(), PeerMisbehaved> {
         let Registration { share, fingerprint } = registration;
+        // This node knows whom it made a fork for: nobody has to tell it.
+        if share.fork.origin == self.me {
+            let parent = self.me;
+            return Err(PeerMisbehaved::ForeignFork { parent });
+        }
         self.check_forks_of(from, share)?;
         match self.register(share, from, fingerprint, from)? {
             Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
@@ -261,11 +266,12 @@ impl<V, H> RefTable<V, H> {
         }
         // The news of a departure goes before what is said because of it. Of one who lives only it itself may speak: it would have
         // forks that it does not know of, and never releases.
-        if !self.gone.covers(holder) {
+        let last = self.gone.last(holder.worker);
+        let Some(holder) = last.filter(|last| holder.incarnation <= last.incarnation) else {
             return Err(PeerMisbehaved::AdoptedForLiving { holder });
-        }
-        // RT-12: all that the departed has goes at one time, so one fork is as good as many. Those that this node made for it
-        // may be undone before.
+        };
+        // RT-12: all that the departed has goes at one time, so one fork is as good as many, and with its last life all of its
+        // lives are settled. Those that this node made for it may be undone before.
         let spoken_for = |fork: &Fork| fork.holder == holder && fork.id.origin != self.me;
         let known = self.owners.get(&rref);
         if known.is_some_and(|owner| owner.forks.as_slice().iter().any(spoken_for)) {
@@ -301,13 +307,6 @@ impl<V, H> RefTable<V, H> {
         let Some(owner) = self.owners.get_mut(&rref) else {
             return Ok(Err(DeclineReason::Freed));
         };
-        // This node knows for whom it made a fork. Of others' forks it cannot tell who is right: both are heard (FK-1).
-        if fork.origin == self.me
-            && let Some(other) = owner.forks.holder(fork)
-            && other != holder
-        {
-            return Err(PeerMisbehaved::NotHolder { holder: other });
-        }
         // Only the creator knows the type; of a value that has not come it is whoever asked first who said.
         let known = !matches!(owner.slot, Slot::Pending | Slot::Void);
         if known && !owner.fingerprint.agrees(fingerprint) {

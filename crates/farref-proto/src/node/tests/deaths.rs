@@ -3,9 +3,9 @@
 use super::cluster::*;
 use crate::error::{CallError, RefError};
 use crate::event::Event;
-use crate::ids::NodeId;
+use crate::ids::{MessageId, NodeId};
 use crate::membership::Membership;
-use crate::message::Control;
+use crate::message::{CallHead, Control, Target};
 use crate::node::{Arrival, Node, NodeConfig, Want};
 use crate::outbox::Outbox;
 use crate::standing::{Departure, Phase};
@@ -495,4 +495,33 @@ fn the_departed_are_remembered_once_for_all_tables() {
         let mut contexts = node.contexts.iter_mut();
         assert!(contexts.all(|table| table.gone_mut().shares_with(&gone)));
     }
+}
+
+/// RT-7, RT-12: A leads, and hands a value of B's to one who is no member, and whom nobody else knows. Should that one be taken for
+/// dead, B hears so before it hears of the adoption.
+#[test]
+fn of_the_death_of_one_who_was_never_met_is_told_before_what_it_had_is_adopted() {
+    let mut net = Cluster::new(2);
+    let rref = net.local(B, 7);
+    net.shared(B, A, &[rref]);
+    let (stranger, request) = (NodeId::new(900, 1), MessageId(5));
+    let head = CallHead {
+        target: Target::Answer(request),
+        context: None,
+        carried: Vec::new(),
+    };
+    let arrived = net.on(A, |node, out| node.receive_call(stranger, &head, out));
+    assert!(arrived.is_ok(), "{arrived:?}");
+    let answered = net.on(A, |node, out| node.answer(stranger, request, &[rref], out));
+    assert!(answered.is_ok_and(|head| head.is_some()));
+    net.drop_handle(A, rref);
+    net.on(A, |node, out| node.suspect(stranger, out));
+    let said = net.controls(A, B);
+    let adoption = |control: &Control| matches!(control, Control::Adopt(_));
+    assert!(said.iter().any(adoption), "{said:?}");
+    // B would cut off whoever adopts for one who lives.
+    net.deliver_all();
+    net.drop_handle(B, rref);
+    assert_eq!(net.freed(), [7]);
+    net.finish();
 }

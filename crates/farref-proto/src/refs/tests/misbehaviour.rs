@@ -2,7 +2,7 @@
 
 use super::tables::*;
 use crate::error::PeerMisbehaved;
-use crate::ids::{ForkId, RRefId};
+use crate::ids::{ForkId, NodeId, RRefId};
 use crate::message::{Adoption, Control, Creation, Registration, Share};
 
 /// Gives a message that no correct peer sends and expects nothing but the verdict.
@@ -120,8 +120,22 @@ fn a_registration_of_somebody_elses_fork_is_refused() {
     net.deliver_all();
     let (share, fingerprint) = (carried.share, TYPE);
     let register = Control::Register(vec![Registration { share, fingerprint }]);
-    let verdict = PeerMisbehaved::NotHolder { holder: id(B) };
+    let verdict = PeerMisbehaved::ForeignFork { parent: id(A) };
     refuse(&mut net, C, A, Packet::Control(register), verdict);
+    net.drop_handle(A, rref);
+    net.drop_handle(B, rref);
+    net.finish();
+}
+
+/// RT-12: nor does it register one that the owner has not made yet.
+#[test]
+fn a_registration_of_a_fork_that_the_owner_would_make_is_refused() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    net.shared(A, B, rref);
+    let future = ForkId::new(id(A), 1 << 40);
+    let verdict = PeerMisbehaved::ForeignFork { parent: id(A) };
+    refuse(&mut net, C, A, register(rref, future), verdict);
     net.drop_handle(A, rref);
     net.drop_handle(B, rref);
     net.finish();
@@ -299,6 +313,50 @@ fn however_much_is_adopted_a_departed_one_has_one_fork() {
     net.settled(A, B);
     assert_eq!(net.freed(), [7]);
     net.settled(C, B);
+    net.finish();
+}
+
+/// RT-12, RT-6: with a life its earlier ones are gone, and settled.
+#[test]
+fn what_is_adopted_for_earlier_lives_is_one_fork_that_goes_with_the_last() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let last = NodeId::new(900, 50);
+    net.on(A, |table, out| table.on_gone(last, out));
+    for incarnation in 0..=50 {
+        let adoption = Adoption {
+            share: Share {
+                rref,
+                fork: ForkId::new(id(C), incarnation.into()),
+            },
+            holder: NodeId::new(900, incarnation),
+            fingerprint: TYPE,
+        };
+        let adopt = Packet::Control(Control::Adopt(vec![adoption]));
+        assert_eq!(net.hand(C, A, adopt), Ok(()));
+    }
+    assert_eq!(net.table(A).counters().forks, 1);
+    net.drop_handle(A, rref);
+    assert_eq!(net.freed(), []);
+    net.on(A, |table, out| table.on_settled(last, out));
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-6: who was known by an earlier life is settled with a later one.
+#[test]
+fn what_an_earlier_life_held_goes_when_a_later_one_is_settled() {
+    let mut net = Tables::new(3);
+    let rref = net.local(A, 7);
+    let carried = net.share(A, B, rref);
+    net.deliver_all();
+    drop(carried);
+    net.drop_handle(A, rref);
+    net.crash(B);
+    let later = NodeId::new(id(B).worker.0, 9);
+    net.on(A, |table, out| table.on_gone(later, out));
+    net.on(A, |table, out| table.on_settled(later, out));
+    assert_eq!(net.freed(), [7]);
     net.finish();
 }
 
