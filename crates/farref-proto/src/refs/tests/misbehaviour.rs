@@ -348,9 +348,7 @@ fn what_is_adopted_for_earlier_lives_is_one_fork_that_goes_with_the_last() {
 fn what_an_earlier_life_held_goes_when_a_later_one_is_settled() {
     let mut net = Tables::new(3);
     let rref = net.local(A, 7);
-    let carried = net.share(A, B, rref);
-    net.deliver_all();
-    drop(carried);
+    net.shared(A, B, rref);
     net.drop_handle(A, rref);
     net.crash(B);
     let later = NodeId::new(id(B).worker.0, 9);
