@@ -43,10 +43,11 @@ pub fn pickles(data: &[u8]) {
     }
 }
 
-/// Looks at all of a value, and counts the parts.
+/// Looks at all of a value, and counts the parts that could be looked at.
 fn visit(view: View<'_, '_>, steps: &mut usize) -> Result<(), PickleError> {
+    let shape = view.shape()?;
     *steps += 1;
-    match view.shape()? {
+    match shape {
         Shape::Tuple(items) | Shape::List(items) | Shape::Set(items) => {
             items.into_iter().try_for_each(|item| visit(item, steps))
         }
@@ -342,6 +343,22 @@ mod tests {
         if let Err(error) = outcome {
             panic!("{error}");
         }
+    }
+
+    /// PK-3: each is a call of the one before with the one before, so that parts double, and each costs one step: the budget is used up
+    /// to the last. A fuzzer found that the step which could not be paid was counted.
+    #[test]
+    fn a_walk_takes_no_more_steps_than_its_budget_also_if_it_uses_it_up() {
+        let mut pickle = b"\x80\x02Nq\0".to_vec();
+        for number in 0..20 {
+            pickle.extend([b'0', b'h', number, b'h', number, b'R', b'q', number + 1]);
+        }
+        pickle.push(b'.');
+        pickles(&pickle);
+        let of_python = Kind::ALL.iter().position(|kind| *kind == Kind::PythonRet);
+        let kind = of_python.and_then(|at| u8::try_from(at).ok());
+        pickle.insert(0, kind.expect("there is such a kind"));
+        messages(&pickle);
     }
 
     /// Opcodes are worth more than other bytes, and so are small numbers.
