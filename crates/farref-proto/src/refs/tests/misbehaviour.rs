@@ -264,13 +264,13 @@ fn a_holder_that_registers_one_value_over_and_over_is_refused() {
     net.finish();
 }
 
-fn adopt(rref: RRefId, by: usize, counter: u64, holder: usize) -> Packet {
+fn adopt(rref: RRefId, by: usize, counter: u64, holder: NodeId) -> Packet {
     let adoption = Adoption {
         share: Share {
             rref,
             fork: ForkId::new(id(by), counter),
         },
-        holder: id(holder),
+        holder,
         fingerprint: TYPE,
     };
     Packet::Control(Control::Adopt(vec![adoption]))
@@ -291,7 +291,7 @@ fn an_adoption_in_the_name_of_one_who_lives_is_refused() {
     let rref = net.local(A, 7);
     net.shared(A, B, rref);
     let verdict = PeerMisbehaved::AdoptedForLiving { holder: id(B) };
-    refuse(&mut net, C, A, adopt(rref, C, 9, B), verdict);
+    refuse(&mut net, C, A, adopt(rref, C, 9, id(B)), verdict);
     net.drop_handle(A, rref);
     net.drop_handle(B, rref);
     net.finish();
@@ -305,7 +305,7 @@ fn however_much_is_adopted_a_departed_one_has_one_fork() {
     net.crash(B);
     net.gone(A, B);
     for counter in 0..100 {
-        assert_eq!(net.hand(C, A, adopt(rref, C, counter, B)), Ok(()));
+        assert_eq!(net.hand(C, A, adopt(rref, C, counter, id(B))), Ok(()));
     }
     assert_eq!(net.holders(A, rref), [B]);
     net.drop_handle(A, rref);
@@ -324,15 +324,7 @@ fn what_is_adopted_for_earlier_lives_is_one_fork_that_goes_with_the_last() {
     let last = NodeId::new(900, 50);
     net.on(A, |table, out| table.on_gone(last, out));
     for incarnation in 0..=50 {
-        let adoption = Adoption {
-            share: Share {
-                rref,
-                fork: ForkId::new(id(C), incarnation.into()),
-            },
-            holder: NodeId::new(900, incarnation),
-            fingerprint: TYPE,
-        };
-        let adopt = Packet::Control(Control::Adopt(vec![adoption]));
+        let adopt = adopt(rref, C, incarnation.into(), NodeId::new(900, incarnation));
         assert_eq!(net.hand(C, A, adopt), Ok(()));
     }
     assert_eq!(net.table(A).counters().forks, 1);
@@ -366,7 +358,7 @@ fn an_adoption_stands_beside_a_fork_that_the_owner_takes_back() {
     let carried = net.on(A, |table, _| table.fork(rref, id(B))).unwrap();
     net.crash(B);
     net.gone(A, B);
-    assert_eq!(net.hand(C, A, adopt(rref, C, 9, B)), Ok(()));
+    assert_eq!(net.hand(C, A, adopt(rref, C, 9, id(B))), Ok(()));
     net.on(A, |table, out| table.undo_fork(&carried, out));
     net.drop_handle(A, rref);
     assert_eq!(net.freed(), []);
