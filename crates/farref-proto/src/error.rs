@@ -150,16 +150,6 @@ pub enum PeerMisbehaved {
         /// Who made the fork.
         parent: NodeId,
     },
-    /// Two messages name different owners for one reference.
-    #[error("peer says {claimed} owns {rref}, but it is owned by {known}")]
-    OwnerMismatch {
-        /// The reference.
-        rref: RRefId,
-        /// What we know.
-        known: NodeId,
-        /// What the peer says.
-        claimed: NodeId,
-    },
     /// It released or accepted what another node holds.
     #[error("peer spoke for a fork that {holder} holds")]
     NotHolder {
@@ -175,12 +165,6 @@ pub enum PeerMisbehaved {
     /// It asked for the same value twice.
     #[error("peer asked to create {rref} twice")]
     CreatedTwice {
-        /// The reference.
-        rref: RRefId,
-    },
-    /// It handed over a reference to a value of ours that is not there.
-    #[error("peer sent {rref}, which this worker has freed")]
-    SentFreed {
         /// The reference.
         rref: RRefId,
     },
@@ -281,11 +265,9 @@ macro_rules! kinds {
 
 kinds! {
     ForeignFork => "foreign_fork",
-    OwnerMismatch => "owner_mismatch",
     NotHolder => "not_holder",
     ForeignCreation => "foreign_creation",
     CreatedTwice => "created_twice",
-    SentFreed => "sent_freed",
     TooManyForks => "too_many_forks",
     AdoptedForLiving => "adopted_for_living",
     RequestTwice => "request_twice",

@@ -33,6 +33,11 @@ impl NodeId {
             incarnation: Incarnation(incarnation),
         }
     }
+
+    /// Whether this is the given life, or an earlier one of the same worker: it is over when that one is.
+    pub(crate) fn is_over_with(self, life: Self) -> bool {
+        self.worker == life.worker && self.incarnation <= life.incarnation
+    }
 }
 
 /// Declares an id of the shape (node that made it, counter of that node).

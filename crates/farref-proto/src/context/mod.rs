@@ -20,6 +20,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
+use std::iter;
 
 use crate::error::{ContextError, PeerMisbehaved};
 use crate::event::Event;
@@ -280,10 +281,27 @@ impl ContextTable {
         Ok(())
     }
 
-    /// A node has departed.
+    /// A node has departed, and with it all earlier lives of its worker: some of them may have called without ever having
+    /// been in the view here.
     pub fn on_gone<V>(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.gone.raise(node);
-        self.closed.remove(&node);
+        self.closed.retain(|life, _| !life.is_over_with(node));
+        let of_contexts = self
+            .contexts
+            .iter()
+            .flat_map(|(context, entry)| iter::once(&context.origin).chain(&entry.known));
+        let of_closing = self
+            .closing
+            .values()
+            .flat_map(|closing| closing.waiting.iter().chain(&closing.tell));
+        let lives = of_contexts.chain(of_closing).copied();
+        let over: BTreeSet<NodeId> = lives.filter(|life| life.is_over_with(node)).collect();
+        for life in over {
+            self.lose_life(life, out);
+        }
+    }
+
+    fn lose_life<V>(&mut self, node: NodeId, out: &mut Outbox<V>) {
         for context in sorted_keys(&self.contexts, |context, entry| {
             context.origin == node || entry.known.contains(&node)
         }) {

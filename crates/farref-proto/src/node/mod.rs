@@ -23,7 +23,7 @@ use crate::calls::Calls;
 use crate::context::{CONTEXT_SHARDS, ContextTable};
 use crate::error::{CallError, ContextError, PeerMisbehaved, RefError};
 use crate::event::Event;
-use crate::ids::{ContextId, Fingerprint, MessageId, NodeId, RRefId};
+use crate::ids::{ContextId, Fingerprint, Incarnation, MessageId, NodeId, RRefId};
 use crate::limits::{MAX_BATCH, MAX_LIVES, MAX_MEMBERS, MAX_UNHEARD};
 use crate::membership::{Change, Limits, Majority, Membership, Outcome, Quiescence, TooFew};
 use crate::message::Control;
@@ -783,7 +783,7 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
             return;
         }
         let mut effects = Outbox::new();
-        let mut departed = Vec::new();
+        let mut departed = BTreeMap::new();
         for change in outcome.changes {
             if let Change::Gone(node, _) = change {
                 out.forget(node);
@@ -799,12 +799,35 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
         }
         if !departed.is_empty() && !mutated!(self.mutant, ActUntold) {
             for to in effects.receivers().filter(|&to| to != self.me) {
-                let entries = departed.clone();
-                out.send(to, Control::View { entries, ask: None });
+                let entries: Vec<_> = departed.iter().map(|(&worker, &at)| (worker, at)).collect();
+                for entries in entries.chunks(MAX_BATCH) {
+                    let entries = entries.to_vec();
+                    out.send(to, Control::View { entries, ask: None });
+                }
             }
         }
         out.append(effects);
         self.loop_back(out);
+    }
+
+    /// A life is over, and with it all earlier ones of its worker.
+    fn lose(&mut self, node: NodeId, departure: Departure, out: &mut Outbox<V>) {
+        self.remember_gone(node);
+        self.refs
+            .iter_mut()
+            .for_each(|table| table.on_gone(node, out));
+        self.contexts
+            .iter_mut()
+            .for_each(|table| table.on_gone(node, out));
+        let of_worker = NodeId {
+            incarnation: Incarnation(0),
+            ..node
+        }..=node;
+        let callers: Vec<NodeId> = self.calls.range(of_worker).map(|(&life, _)| life).collect();
+        for life in callers {
+            self.abandon_calls(life, out);
+        }
+        out.event(Event::Gone { node, departure });
     }
 
     /// All tables know who has departed; there is one memory of it for all of them.
@@ -817,29 +840,9 @@ impl<V: Clone, O, I, H> Node<V, O, I, H> {
     fn install(&mut self, change: Change, out: &mut Outbox<V>) {
         match change {
             Change::Joined(node) => out.event(Event::Joined(node)),
-            Change::Gone(node, departure) => {
-                self.remember_gone(node);
-                self.refs
-                    .iter_mut()
-                    .for_each(|table| table.on_gone(node, out));
-                self.contexts
-                    .iter_mut()
-                    .for_each(|table| table.on_gone(node, out));
-                self.abandon_calls(node, out);
-                out.event(Event::Gone { node, departure });
-            }
-            Change::NeverMet(node) => {
-                self.remember_gone(node);
-                self.refs
-                    .iter_mut()
-                    .for_each(|table| table.on_gone(node, out));
-                self.contexts
-                    .iter_mut()
-                    .for_each(|table| table.on_gone(node, out));
-                // There may be a connection all the same.
-                let departure = Departure::Died;
-                out.event(Event::Gone { node, departure });
-            }
+            Change::Gone(node, departure) => self.lose(node, departure, out),
+            // There may be a connection all the same, and calls.
+            Change::NeverMet(node) => self.lose(node, Departure::Died, out),
             Change::Settled(node) => {
                 let settled = self.refs.iter_mut().map(RefTable::settled_mut);
                 Watermarks::raise_all(settled, node);

@@ -81,21 +81,19 @@ impl<V, H> RefTable<V, H> {
         if parent != from {
             return Err(PeerMisbehaved::ForeignFork { parent });
         }
-        if carried.owner == self.me {
-            self.receive_as_owner(from, carried, out)
+        // RT-13: what was known before goes before what this one says.
+        let rref = carried.share.rref;
+        let is_owner = carried.owner == self.me && !self.users.contains_key(&rref);
+        if is_owner || self.owners.contains_key(&rref) {
+            self.receive_as_owner(from, carried, out);
         } else {
-            self.receive_as_user(from, carried, out)
+            self.receive_as_user(from, carried, out);
         }
+        Ok(())
     }
 
-    fn receive_as_owner(
-        &mut self,
-        from: NodeId,
-        carried: &Carried,
-        out: &mut Outbox<V>,
-    ) -> Result<(), PeerMisbehaved> {
+    fn receive_as_owner(&mut self, from: NodeId, carried: &Carried, out: &mut Outbox<V>) {
         let Share { rref, fork } = carried.share;
-        self.check_not_held(rref)?;
         if !self.owners.contains_key(&rref) {
             match self.create_pending(rref, carried.fingerprint, from) {
                 Ok(()) => {}
@@ -104,11 +102,10 @@ impl<V, H> RefTable<V, H> {
                     self.insert_pending(rref, carried.fingerprint, from);
                 }
                 // The program gets a handle all the same; using it says what happened.
-                Err(DeclineReason::CreatorLost) => {
+                Err(_) => {
                     let void = Owner::new(Slot::Void, carried.fingerprint);
                     self.owners.insert(rref, void);
                 }
-                Err(_) => return Err(PeerMisbehaved::SentFreed { rref }),
             }
         }
         if let Some(owner) = self.owners.get_mut(&rref) {
@@ -122,47 +119,34 @@ impl<V, H> RefTable<V, H> {
             }
         }
         if from != self.me {
-            self.send(from, Control::Accept(vec![carried.share]), out);
+            self.give_back(from, carried, out);
         }
-        Ok(())
     }
 
-    fn receive_as_user(
-        &mut self,
-        from: NodeId,
-        carried: &Carried,
-        out: &mut Outbox<V>,
-    ) -> Result<(), PeerMisbehaved> {
+    fn receive_as_user(&mut self, from: NodeId, carried: &Carried, out: &mut Outbox<V>) {
         let Share { rref, fork } = carried.share;
-        if self.owners.contains_key(&rref) {
-            return Err(PeerMisbehaved::OwnerMismatch {
-                rref,
-                known: self.me,
-                claimed: carried.owner,
-            });
-        }
         let from_owner = from == carried.owner;
         let Some(user) = self.users.get_mut(&rref) else {
             self.begin_hold(from_owner, carried, out);
-            return Ok(());
+            return;
         };
-        if user.owner != carried.owner {
-            return Err(PeerMisbehaved::OwnerMismatch {
-                rref,
-                known: user.owner,
-                claimed: carried.owner,
-            });
-        }
         user.handles += 1;
-        match (user.state, from_owner) {
+        if user.state == UserState::Pending && !from_owner {
+            self.dues.entry(rref).or_default().push(fork);
+        } else {
             // One fork at the owner is enough: this one goes back, even if the other is not
             // confirmed yet. That one's registration is under way and must not be forgotten.
-            (_, true) => self.send(from, Control::Release(vec![carried.share]), out),
-            (UserState::Pending, false) => self.dues.entry(rref).or_default().push(fork),
-            // Already standing on its own, or lost: the parent need not wait.
-            (_, false) => self.send(from, Control::Accept(vec![carried.share]), out),
+            self.give_back(from, carried, out);
         }
-        Ok(())
+    }
+
+    /// This node needs nothing of whoever handed the reference to it: it stands on its own already, or is lost.
+    fn give_back(&mut self, from: NodeId, carried: &Carried, out: &mut Outbox<V>) {
+        let shares = vec![carried.share];
+        match from == carried.owner {
+            true => self.send(from, Control::Release(shares), out),
+            false => self.send(from, Control::Accept(shares), out),
+        }
     }
 
     /// Begins to hold a reference that was not held before.

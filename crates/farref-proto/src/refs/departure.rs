@@ -4,6 +4,9 @@
 //! its frames is taken in. It is *settled* when every member has said the same. In between, other
 //! members may still tell us of forks that the departed handed them; that is why what it held is
 //! kept until it is settled (RT-6).
+//!
+//! With a life all earlier ones of the same worker are over, also those that were never in the view here: two groups have
+//! met, or somebody connected and did not join.
 
 use super::*;
 use crate::hash::sorted_keys;
@@ -26,13 +29,13 @@ impl<V, H> RefTable<V, H> {
     /// Every member knows that the node has departed: what it held is released.
     pub fn on_settled(&mut self, node: NodeId, out: &mut Outbox<V>) {
         self.settled.raise(node);
-        // Of its earlier lives nobody may say it any more: they are settled with it.
-        let is_settled = |fork: &Fork| {
-            fork.holder.worker == node.worker && fork.holder.incarnation <= node.incarnation
+        let is_settled = |fork: &Fork| fork.holder.is_over_with(node);
+        let never_comes = |rref: RRefId, slot: &Slot<V>| {
+            rref.origin.is_over_with(node) && matches!(slot, Slot::Pending)
         };
         let affected = sorted_keys(&self.owners, |rref, owner| {
             let held = owner.forks.as_slice().iter().any(is_settled);
-            held || (rref.origin == node && matches!(owner.slot, Slot::Pending))
+            held || never_comes(*rref, &owner.slot)
         });
         for rref in affected {
             let Some(owner) = self.owners.get_mut(&rref) else {
@@ -41,7 +44,7 @@ impl<V, H> RefTable<V, H> {
             if !mutated!(self.mutant, IgnoreDeadHolder) {
                 owner.forks.remove_if(is_settled);
             }
-            if rref.origin == node && matches!(owner.slot, Slot::Pending) {
+            if never_comes(rref, &owner.slot) {
                 owner.slot = Slot::Void;
                 self.pending_owners.remove(rref);
                 for (waiter, _) in self.waiting.remove(&rref).unwrap_or_default() {
@@ -63,7 +66,7 @@ impl<V, H> RefTable<V, H> {
         }
         let live = |state| matches!(state, UserState::Pending | UserState::Confirmed);
         for rref in sorted_keys(&self.users, |_, user| {
-            user.owner == node && live(user.state)
+            user.owner.is_over_with(node) && live(user.state)
         }) {
             if let Some(user) = self.users.get_mut(&rref) {
                 user.state = UserState::OwnerLost;
@@ -76,8 +79,8 @@ impl<V, H> RefTable<V, H> {
     /// RT-7: forks that were on their way to the departed node are registered in its name, because
     /// it may have received them and handed them on.
     fn adopt_children_of(&mut self, node: NodeId, out: &mut Outbox<V>) {
-        for fork in sorted_keys(&self.children, |_, child| child.to == node) {
-            let Some(&Child { rref, .. }) = self.children.get(&fork) else {
+        for fork in sorted_keys(&self.children, |_, child| child.to.is_over_with(node)) {
+            let Some(&Child { rref, to }) = self.children.get(&fork) else {
                 continue;
             };
             if let Some(user) = self.users.get(&rref)
@@ -85,7 +88,7 @@ impl<V, H> RefTable<V, H> {
             {
                 let adoption = Adoption {
                     share: Share { rref, fork },
-                    holder: node,
+                    holder: to,
                     fingerprint: user.fingerprint,
                 };
                 self.send(user.owner, Control::Adopt(vec![adoption]), out);
@@ -104,7 +107,7 @@ impl<V, H> RefTable<V, H> {
         } = self;
         dues.retain(|rref, forks| {
             let before = forks.len();
-            forks.retain(|fork| fork.origin != node);
+            forks.retain(|fork| !fork.origin.is_over_with(node));
             let pending = |user: &User<H>| user.state == UserState::Pending;
             if forks.len() < before && users.get(rref).is_some_and(pending) {
                 unanswered.insert(*rref);
@@ -115,10 +118,12 @@ impl<V, H> RefTable<V, H> {
 
     fn forget_waiter(&mut self, node: NodeId, out: &mut Outbox<V>) {
         for rref in sorted_keys(&self.waiting, |_, waiters| {
-            waiters.iter().any(|(waiter, _)| waiter.node == node)
+            waiters
+                .iter()
+                .any(|(waiter, _)| waiter.node.is_over_with(node))
         }) {
             if let Some(waiters) = self.waiting.get_mut(&rref) {
-                waiters.retain(|(waiter, _)| waiter.node != node);
+                waiters.retain(|(waiter, _)| !waiter.node.is_over_with(node));
                 if waiters.is_empty() {
                     self.waiting.remove(&rref);
                 }

@@ -27,7 +27,9 @@
 //! - **RT-10** A fork, a fetch or a hand-over that reaches the owner before the creation waits for it.
 //! - **RT-11** When the owner departs, references to it are lost at once; parents are let go.
 //! - **RT-12** No peer makes the owner keep more than a few forks of one value by registering them, nor more than one for each
-//!   departed node by adopting them. What one peer says takes no fork from another, and has no other cut off.
+//!   departed node by adopting them. What one peer says takes no fork from another.
+//! - **RT-13** Whoever hands a reference on believes what it was told of it. Where two say that different nodes own it, or that a
+//!   node owns what it has freed, nobody is cut off: the reference leads where it was first said to, or nowhere.
 
 mod carry;
 mod departure;
@@ -134,7 +136,7 @@ enum Slot<V> {
     Building,
     /// Here. A failed constructor's error is a value like any other.
     Ready(V),
-    /// Its creator died before the creation arrived: it never will.
+    /// Its creator died before the creation arrived: it never will. Or somebody handed over what this node has freed.
     Void,
 }
 
@@ -344,7 +346,7 @@ impl<V, H> RefTable<V, H> {
         self.check_alive()?;
         if let Some(owner) = self.owners.get(&rref) {
             return match owner.slot {
-                Slot::Void => Err(RefError::CreatorLost { rref }),
+                Slot::Void => Err(self.never_came(rref)),
                 _ => Ok(()),
             };
         }

@@ -55,7 +55,16 @@ impl<V, H> RefTable<V, H> {
         if rref.origin != from || fork.origin != from {
             return Err(PeerMisbehaved::ForeignCreation { rref });
         }
-        self.check_not_held(rref)?;
+        if self.users.contains_key(&rref) {
+            // Somebody said that another node owns it (RT-13).
+            let reason = DeclineReason::Freed;
+            self.send(
+                from,
+                Control::Decline(vec![Declined { share, reason }]),
+                out,
+            );
+            return Ok(());
+        }
         let known = self.owners.get(&rref);
         if known.is_some_and(|owner| !matches!(owner.slot, Slot::Pending)) {
             return Err(PeerMisbehaved::CreatedTwice { rref });
@@ -148,7 +157,7 @@ impl<V, H> RefTable<V, H> {
             return Err(RefError::Unknown { rref });
         };
         match &owner.slot {
-            Slot::Void => Err(RefError::CreatorLost { rref }),
+            Slot::Void => Err(self.never_came(rref)),
             Slot::Pending => {
                 self.waiting
                     .entry(rref)
@@ -169,6 +178,15 @@ impl<V, H> RefTable<V, H> {
                 Ok(Fetch::Waiting)
             }
             Slot::Ready(value) => Ok(Fetch::Ready(value.clone())),
+        }
+    }
+
+    /// Why there is no value, nor ever will be.
+    pub(super) fn never_came(&self, rref: RRefId) -> RefError {
+        match rref.origin == self.me {
+            // Whoever made it up says that it was this node's (RT-13).
+            true => RefError::Freed { rref },
+            false => RefError::CreatorLost { rref },
         }
     }
 
@@ -216,7 +234,7 @@ impl<V, H> RefTable<V, H> {
             return Err(PeerMisbehaved::ForeignFork { parent });
         }
         self.check_forks_of(from, share)?;
-        match self.register(share, from, fingerprint, from)? {
+        match self.register(share, from, fingerprint, from) {
             Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
             Err(reason) => {
                 self.send(
@@ -264,10 +282,14 @@ impl<V, H> RefTable<V, H> {
         if self.settled.covers(holder) {
             return Ok(());
         }
+        // Nobody has to be told that an earlier life of this very worker is over; what it was handed, nobody has any more.
+        if holder.is_over_with(self.me) && holder != self.me {
+            return Ok(());
+        }
         // The news of a departure goes before what is said because of it. Of one who lives only it itself may speak: it would have
         // forks that it does not know of, and never releases.
         let last = self.gone.last(holder.worker);
-        let Some(holder) = last.filter(|last| holder.incarnation <= last.incarnation) else {
+        let Some(holder) = last.filter(|last| holder.is_over_with(*last)) else {
             return Err(PeerMisbehaved::AdoptedForLiving { holder });
         };
         // RT-12: all that the departed has goes at one time, so one fork is as good as many, and with its last life all of its
@@ -277,7 +299,7 @@ impl<V, H> RefTable<V, H> {
         if known.is_some_and(|owner| owner.forks.as_slice().iter().any(spoken_for)) {
             return Ok(());
         }
-        let declined = self.register(share, holder, fingerprint, from)?.err();
+        let declined = self.register(share, holder, fingerprint, from).err();
         // RT-7: the creator's own fork comes with the creation, on another lane. It waits for no answer, and may let go as
         // soon as that is here. The quota is for what others say of a value; the creator can make this node keep it anyway.
         if declined == Some(DeclineReason::TooManyPending)
@@ -285,7 +307,7 @@ impl<V, H> RefTable<V, H> {
             && !mutated!(self.mutant, AdoptWithinQuota)
         {
             self.insert_pending(rref, fingerprint, from);
-            let _ = self.register(share, holder, fingerprint, from)?;
+            let _ = self.register(share, holder, fingerprint, from);
         }
         Ok(())
     }
@@ -296,39 +318,28 @@ impl<V, H> RefTable<V, H> {
         holder: NodeId,
         fingerprint: Fingerprint,
         teller: NodeId,
-    ) -> Result<Result<(), DeclineReason>, PeerMisbehaved> {
+    ) -> Result<(), DeclineReason> {
         let Share { rref, fork } = share;
-        self.check_not_held(rref)?;
-        if !self.owners.contains_key(&rref)
-            && let Err(reason) = self.create_pending(rref, fingerprint, teller)
-        {
-            return Ok(Err(reason));
+        if self.users.contains_key(&rref) {
+            // This node knows another owner (RT-13).
+            return Err(DeclineReason::Freed);
+        }
+        if !self.owners.contains_key(&rref) {
+            self.create_pending(rref, fingerprint, teller)?;
         }
         let Some(owner) = self.owners.get_mut(&rref) else {
-            return Ok(Err(DeclineReason::Freed));
+            return Err(DeclineReason::Freed);
         };
         // Only the creator knows the type; of a value that has not come it is whoever asked first who said.
         let known = !matches!(owner.slot, Slot::Pending | Slot::Void);
         if known && !owner.fingerprint.agrees(fingerprint) {
             let owner = owner.fingerprint;
-            return Ok(Err(DeclineReason::TypeMismatch { owner }));
+            return Err(DeclineReason::TypeMismatch { owner });
         }
         if !mutated!(self.mutant, ConfirmWithoutRegistering) {
             owner.forks.insert(fork, holder);
         }
-        Ok(Ok(()))
-    }
-
-    /// A value that this node refers to elsewhere is not owned here.
-    pub(super) fn check_not_held(&self, rref: RRefId) -> Result<(), PeerMisbehaved> {
-        match self.users.get(&rref) {
-            Some(user) => Err(PeerMisbehaved::OwnerMismatch {
-                rref,
-                known: user.owner,
-                claimed: self.me,
-            }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// Makes room for a value whose creation is still on its way (RT-10), of which a peer tells.

@@ -119,34 +119,30 @@ impl Agent for NativeAgent {
 
     fn forget(&self, node: NodeId, departure: Departure) {
         let links = &self.links;
-        match departure {
-            Departure::Died => {
-                if let Some(link) = links.depart(node) {
-                    link.close();
-                }
-            }
-            Departure::Left => {
-                let Some(link) = links.link(node) else {
-                    // Who began to watch it a moment ago has made one since.
-                    if let Some(link) = links.depart(node) {
-                        link.close();
-                    }
-                    return;
-                };
-                link.begin_closing();
-                let links = Arc::clone(links);
-                self.links.endpoint.spawn_io(async move {
-                    link.flush();
-                    let limit = links.endpoint.config.leave_timeout;
-                    // It closes the connection when it has heard from all; its own good-bye may come after
-                    // somebody else's word of it. Either way it is over.
-                    let _ = timeout(limit, link.disconnected()).await;
-                    link.acknowledge_and_flush();
-                    links.depart(node);
-                    link.close();
-                });
-            }
-        }
+        let depart = move |links: &LinkTable| {
+            let over = links.depart(node);
+            over.into_iter().for_each(|link| link.close());
+        };
+        // Who began to watch one that has left a moment ago has made a link since, or none.
+        let link = match departure {
+            Departure::Died => None,
+            Departure::Left => links.link(node),
+        };
+        let Some(link) = link else {
+            return depart(links);
+        };
+        link.begin_closing();
+        let links = Arc::clone(links);
+        self.links.endpoint.spawn_io(async move {
+            link.flush();
+            let limit = links.endpoint.config.leave_timeout;
+            // It closes the connection when it has heard from all; its own good-bye may come after
+            // somebody else's word of it. Either way it is over.
+            let _ = timeout(limit, link.disconnected()).await;
+            link.acknowledge_and_flush();
+            depart(&links);
+            link.close();
+        });
     }
 
     fn close(&self, limit: Duration) -> BoxFuture<'_, ()> {

@@ -102,9 +102,9 @@ pub(crate) struct Core {
     pub(crate) unreachable: watch::Sender<BTreeSet<NodeId>>,
     /// Those who do not take its connections.
     pub(crate) rejections: Rejections,
-    /// Set if this worker has given its group up because too few of it were left.
     /// Of what is said once a minute.
     pub(super) warnings: Mutex<Warnings>,
+    /// Set if this worker has given its group up because too few of it were left.
     pub(super) too_few: OnceLock<TooFew>,
     /// Whether those who do not take its connections were there before it.
     pub(super) unwelcome: Unwelcome,

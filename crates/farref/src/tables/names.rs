@@ -1,6 +1,6 @@
 //! What the workers of the group are called, and where they are.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -57,6 +57,14 @@ impl Names {
     pub(crate) fn of(&self, node: NodeId) -> Option<Arc<str>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.names.get(&node).map(|known| Arc::clone(&known.name))
+    }
+
+    /// The named lives that are not over, of those that are asked for.
+    pub(crate) fn not_over(&self, wanted: impl Fn(&NodeId) -> bool) -> BTreeSet<NodeId> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        let wanted = known.names.keys().filter(|node| wanted(node));
+        let lives = wanted.filter(|node| !known.over.contains(node));
+        lives.copied().collect()
     }
 
     /// The lives of that name, the latest first.

@@ -3,7 +3,7 @@
 use super::cluster::*;
 use crate::error::{CallError, RefError};
 use crate::event::Event;
-use crate::ids::{MessageId, NodeId};
+use crate::ids::{ContextId, MessageId, NodeId};
 use crate::membership::Membership;
 use crate::message::{CallHead, Control, Target};
 use crate::node::{Arrival, Node, NodeConfig, Want};
@@ -524,4 +524,60 @@ fn of_the_death_of_one_who_was_never_met_is_told_before_what_it_had_is_adopted()
     net.drop_handle(B, rref);
     assert_eq!(net.freed(), [7]);
     net.finish();
+}
+
+/// F2, D4, RT-7: one calls that is no member, and a later life of its worker is taken for dead. With that all is over that the
+/// earlier one has to do with, though nobody ever says so of it.
+#[test]
+fn with_a_life_its_earlier_ones_are_over_also_if_they_were_never_met() {
+    for later in [1, 9] {
+        let mut net = Cluster::new(2);
+        let of_b = net.local(B, 7);
+        net.shared(B, A, &[of_b]);
+        let building = net.remote(B, A);
+        net.deliver_all();
+        let stranger = NodeId::new(900, 1);
+        let call = |net: &mut Cluster, request, target, context| {
+            let (context, carried) = (context, Vec::new());
+            let head = CallHead {
+                target,
+                context,
+                carried,
+            };
+            let arrived = net.on(A, |node, out| node.receive_call(stranger, &head, out));
+            assert!(arrived.is_ok(), "{arrived:?}");
+            MessageId(request)
+        };
+        let answered = call(&mut net, 5, Target::Answer(MessageId(5)), None);
+        let sent = net.on(A, |node, out| node.answer(stranger, answered, &[of_b], out));
+        assert!(sent.is_ok_and(|head| head.is_some()));
+        let fetch = Target::Fetch(MessageId(6), building, TYPE);
+        let fetching = call(&mut net, 6, fetch, None);
+        let context = ContextId::new(stranger, 1);
+        let running = call(&mut net, 7, Target::Answer(MessageId(7)), Some(context));
+        net.events(A);
+
+        let last = NodeId::new(900, later);
+        net.on(A, |node, out| node.suspect(last, out));
+        let events = net.events(A);
+        for request in [fetching, running] {
+            let node = stranger;
+            let abandoned = Event::Abandoned { node, request };
+            assert!(events.contains(&abandoned), "{later}: {events:?}");
+        }
+        assert!(
+            events.contains(&Event::ContextClosed(context)),
+            "{events:?}"
+        );
+        net.deliver_all();
+        net.drop_handle(A, of_b);
+        net.drop_handle(B, of_b);
+        net.deliver_all();
+        assert_eq!(net.freed(), [7], "nobody holds it for the stranger");
+        net.fulfil(B, A, building, 8);
+        net.drop_handle(B, building);
+        net.deliver_all();
+        assert_eq!(net.freed(), [8]);
+        net.finish();
+    }
 }

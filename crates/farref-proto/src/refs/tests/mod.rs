@@ -8,6 +8,7 @@
 //! | `idempotence` | repeats and late messages |
 //! | `departures` | holders, owners, creators and middle workers that die |
 //! | `misbehaviour` | peers that break the protocol change nothing |
+//! | `hearsay` | what somebody says that is not true, and others believe |
 //! | `closing` | counters, leaks, forced release, the end of the table |
 //! | `holds` | what a driver keeps for references that its program holds |
 //! | `random` | the same laws under orders nobody thought of |
@@ -15,6 +16,7 @@
 mod borrowers;
 mod closing;
 mod departures;
+mod hearsay;
 mod holds;
 mod idempotence;
 mod misbehaviour;

@@ -93,7 +93,8 @@ impl Acceptor {
         if let Some(oldest) = oldest {
             oldest.abort();
             endpoint.metrics.refused_for("overloaded");
-            if let Some(more) = lock(&self.warnings).note(("overloaded", None), Instant::now()) {
+            let more = lock(&self.warnings).note(("overloaded", None), Instant::now());
+            if let Some(more) = more {
                 info!(
                     reason = "overloaded",
                     more, "too many connections in their handshake: the oldest is dropped"

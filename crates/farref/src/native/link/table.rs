@@ -128,15 +128,24 @@ impl LinkTable {
         self.read().departed.len()
     }
 
-    /// Takes a link out of the table for good.
-    pub(crate) fn depart(&self, node: NodeId) -> Option<Arc<Link>> {
-        let mut table = self.write();
+    /// Takes the links with a life and with all earlier ones of its worker out of the table for good: of those nobody may ever
+    /// say by themselves that they are over (LT-1).
+    pub(crate) fn depart(&self, node: NodeId) -> Vec<Arc<Link>> {
+        let mut guard = self.write();
+        let table = &mut *guard;
         let latest = table
             .departed
             .entry(node.worker)
             .or_insert(node.incarnation);
         *latest = node.incarnation.max(*latest);
-        table.newcomers.remove(node);
-        table.links.remove(&node)
+        let latest = NodeId {
+            incarnation: *latest,
+            ..node
+        };
+        let is_over =
+            |life: &NodeId| life.worker == latest.worker && life.incarnation <= latest.incarnation;
+        table.newcomers.remove_if(is_over);
+        let over = table.links.extract_if(|life, _| is_over(life));
+        over.map(|(_, link)| link).collect()
     }
 }

@@ -74,7 +74,10 @@ impl Fixture {
 
     /// Somebody connects to the right one under a number of its own making.
     async fn try_to_connect(&self, number: u32) -> (Verdict, Stream) {
-        let made_up = NodeId::new(number, 1);
+        self.try_to_connect_as(NodeId::new(number, 1)).await
+    }
+
+    async fn try_to_connect_as(&self, made_up: NodeId) -> (Verdict, Stream) {
         lock(&self.book.strangers).insert(made_up);
         let mut claim = claim(made_up, &self.right);
         // Nobody is to be reached there.
@@ -129,6 +132,32 @@ async fn made_up_numbers_are_forgotten_with_their_connections() {
     let all: HashSet<NodeId> = numbers.map(|number| NodeId::new(number, 1)).collect();
     let kept: HashSet<NodeId> = forgotten.union(&linked).copied().collect();
     assert_eq!(kept, all, "whose link is gone is forgotten");
+    fixture.speak().await;
+}
+
+/// LT-1: somebody comes under ever later lives of one worker. Of the earlier ones nobody says by themselves that they are over.
+#[tokio::test]
+async fn with_a_life_the_links_of_its_earlier_ones_go_and_are_not_counted() {
+    let fixture = Fixture::start(FOR_EVER, 4).await;
+    let right = &fixture.right;
+    let mut connections = Vec::new();
+    for rounds in 0..3 {
+        let lives = (1..=4).map(|life| NodeId::new(1000, rounds * 4 + life));
+        for life in lives {
+            let (verdict, stream) = fixture.try_to_connect_as(life).await;
+            assert!(matches!(verdict, Verdict::Main { .. }), "{verdict:?}");
+            connections.push(stream);
+        }
+        assert_eq!(fixture.linked().len(), 4);
+        let last = NodeId::new(1000, rounds * 4 + 4);
+        right.agent.forget(last, Departure::Died);
+        assert_eq!(fixture.linked(), HashSet::new());
+    }
+    let (verdict, _) = fixture.try_to_connect_as(NodeId::new(1000, 3)).await;
+    assert!(
+        matches!(verdict, Verdict::Refused(Refusal::Gone)),
+        "{verdict:?}"
+    );
     fixture.speak().await;
 }
 

@@ -1,5 +1,6 @@
 //! Acting on what the node reports. Runs under the lock; whatever must not is left as [`Work`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use farref_proto::{Departure, Event, MessageId, NodeId, RefError, TooFew, Waiter as Fetcher};
@@ -23,6 +24,44 @@ impl Core {
     pub(super) fn handle_events(self: &Arc<Self>, state: &mut ProtocolState, work: &mut Work) {
         while let Some(event) = state.out.pop_event() {
             self.handle_event(state, event, work);
+        }
+    }
+
+    /// The lives of a worker before this one of which something is known here.
+    fn earlier_lives(&self, state: &ProtocolState, node: NodeId) -> BTreeSet<NodeId> {
+        let is_earlier = |life: &NodeId| life.worker == node.worker && *life < node;
+        let mut lives: BTreeSet<NodeId> = self.names.not_over(is_earlier);
+        lives.extend(state.peers.keys().copied().filter(is_earlier));
+        lives.extend(self.unreachable.borrow().iter().copied().filter(is_earlier));
+        lives
+    }
+
+    fn lose(&self, state: &mut ProtocolState, node: NodeId, departure: Departure, work: &mut Work) {
+        let (worker, peer) = (&self.name, self.name_of(node));
+        let was_missed = self
+            .unreachable
+            .send_if_modified(|nodes| nodes.remove(&node));
+        let is_known = self.names.of(node).is_some() || state.peers.contains_key(&node);
+        if was_missed && departure == Departure::Died {
+            let why = self.rejections.of(node).map(tracing::field::display);
+            tracing::warn!(%worker, %peer, %node, why, "a worker could not be reached and is taken for dead");
+        } else if !is_known {
+            // It was over before this worker came, or there never was such a life.
+            tracing::debug!(%worker, %node, "a life that was never met is over");
+        } else {
+            tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
+        }
+        if let Some(mut peer) = state.peers.remove(&node) {
+            end_waits_for_a_place(&mut peer, work);
+            work.dropped.push(Box::new(peer));
+        }
+        self.unwelcome.forget(node);
+        work.forgotten.push((node, departure));
+        Self::tell_watchers(work, self.watchers.gone(node, departure));
+        // It may have been the host of the group's store.
+        if departure == Departure::Died {
+            work.woken
+                .push(Box::new(|core| core.store_lost.notify_one()));
         }
     }
 
@@ -81,32 +120,11 @@ impl Core {
                 work.joined.push(node);
             }
             Event::Gone { node, departure } => {
-                let (worker, peer) = (&self.name, self.name_of(node));
-                let was_missed = self
-                    .unreachable
-                    .send_if_modified(|nodes| nodes.remove(&node));
-                let is_known = self.names.of(node).is_some() || state.peers.contains_key(&node);
-                if was_missed && departure == Departure::Died {
-                    let why = self.rejections.of(node).map(tracing::field::display);
-                    tracing::warn!(%worker, %peer, %node, why, "a worker could not be reached and is taken for dead");
-                } else if !is_known {
-                    // It was over before this worker came, or there never was such a life.
-                    tracing::debug!(%worker, %node, "a life that was never met is over");
-                } else {
-                    tracing::info!(%worker, %peer, %node, ?departure, "a worker is gone");
+                // With a life its earlier ones are over, also those that were never members: nobody says that of each.
+                for earlier in self.earlier_lives(state, node) {
+                    self.lose(state, earlier, Departure::Died, work);
                 }
-                if let Some(mut peer) = state.peers.remove(&node) {
-                    end_waits_for_a_place(&mut peer, work);
-                    work.dropped.push(Box::new(peer));
-                }
-                self.unwelcome.forget(node);
-                work.forgotten.push((node, departure));
-                Self::tell_watchers(work, self.watchers.gone(node, departure));
-                // It may have been the host of the group's store.
-                if departure == Departure::Died {
-                    work.woken
-                        .push(Box::new(|core| core.store_lost.notify_one()));
-                }
+                self.lose(state, node, departure, work);
             }
             Event::NoRoom { node, limit } => {
                 let name = self.name.to_string();

@@ -3,7 +3,7 @@
 use std::iter;
 use std::mem::take;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use farref_proto::{
     Arrival, Control, Departure, MessageId, NodeId, PeerMisbehaved, Phase, Standing, Status, Target,
@@ -20,6 +20,7 @@ use crate::runtime::core::{
 use crate::runtime::job::{ArrivedCall, Destination, Job};
 use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, NEXT_ITEMS, failure};
+use crate::support::clock::Instant;
 use crate::support::lock::lock;
 use crate::support::user_code;
 
@@ -78,9 +79,12 @@ impl Inbound for Core {
         let is_live = self.look(|protocol| protocol.membership().view().is_live(node));
         if is_live {
             tracing::error!(%worker, %peer, kind, reason, "a worker misbehaves and is cut off");
-        } else if let Some(more) = lock(&self.warnings).note((kind, None), Instant::now()) {
+        } else {
             // Whoever has the token can be as many as it likes.
-            tracing::warn!(%worker, %peer, kind, reason, more, "somebody who is no member misbehaves and is cut off");
+            let more = lock(&self.warnings).note((kind, None), Instant::now());
+            if let Some(more) = more {
+                tracing::warn!(%worker, %peer, kind, reason, more, "somebody who is no member misbehaves and is cut off");
+            }
         }
         user_code::forbid_during(|| self.input(|protocol, out| protocol.suspect(node, out)));
     }

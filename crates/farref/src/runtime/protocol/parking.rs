@@ -83,7 +83,7 @@ impl Core {
         let mut state = self.lock();
         for &node in nodes {
             let view = state.node.membership().view();
-            // What is kept of those who are gone goes with them.
+            // What is kept of those who are gone goes with them, or with a later life.
             if view.is_live(node) || view.is_gone(node) || !forget(node) {
                 continue;
             }
@@ -122,6 +122,29 @@ impl Core {
 mod tests {
     use super::*;
     use crate::testing::Cluster;
+
+    /// LT-1: who was never a member is gone with a later life of its number, of which alone the group hears.
+    #[tokio::test]
+    async fn of_lives_before_one_that_is_over_nothing_is_kept() -> crate::Result<()> {
+        let cluster = Cluster::start(2).await?;
+        let core = &cluster.worker(0).core;
+        let lives = [1, 2, 9].map(|incarnation| NodeId::new(1000, incarnation));
+        for life in lives {
+            core.names.prove(life, "stranger");
+            core.met(life, 7);
+            core.unreachable
+                .send_if_modified(|nodes| nodes.insert(life));
+        }
+        core.input(|protocol, out| protocol.suspect(lives[1], out));
+        let known = |life| core.lock().peers.contains_key(&life);
+        assert_eq!(lives.map(known), [false, false, true]);
+        assert_eq!(*core.unreachable.borrow(), [lives[2]].into());
+        let not_over = core.names.not_over(|life| lives.contains(life));
+        assert_eq!(not_over, [lives[2]].into());
+        core.input(|protocol, out| protocol.suspect(lives[2], out));
+        assert_eq!(lives.map(known), [false; 3]);
+        cluster.shutdown().await
+    }
 
     /// LT-2: only strangers can be forgotten, and of those who are nothing is known any more.
     #[tokio::test]

@@ -13,7 +13,7 @@
 //! - **LT-3** When there are too many, those go who are not connected, or have said nothing for `newcomer_patience`. An honest
 //!   newcomer asks to be let in as soon as it is connected, and a member that is asked knows at once that it joins.
 //! - **LT-4** Whoever has said something and does not join, though this worker is a member and can let it in, is cut off
-//!   when there have been too many for [`LONGER`] times as long. A newcomer repeats that it wants to be let in.
+//!   when there have been too many for [`LONGER`] times as long, with no such time in between in which there was room. A newcomer repeats that it wants to be let in.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,19 +49,24 @@ struct Newcomer {
 }
 
 impl Newcomers {
-    pub(super) fn remove(&mut self, node: NodeId) {
-        self.all.remove(&node);
+    pub(super) fn remove_if(&mut self, is_over: impl Fn(&NodeId) -> bool) {
+        self.all.retain(|node, _| !is_over(node));
     }
 
     /// Whether there is to be a search for room now.
-    fn begin_search(&mut self, now: Time) -> bool {
-        let is_due = self
-            .searched
-            .is_none_or(|last| now.since(last) >= SEARCH_EVERY);
-        if is_due {
-            self.searched = Some(now);
+    fn begin_search(&mut self, now: Time, patience: Duration) -> bool {
+        let since_last = self.searched.map(|last| now.since(last));
+        if since_last.is_some_and(|since| since < SEARCH_EVERY) {
+            return false;
         }
-        is_due
+        self.searched = Some(now);
+        if since_last.is_some_and(|since| since > patience.max(10 * SEARCH_EVERY)) {
+            // There was room meanwhile: the patience with each begins anew.
+            for newcomer in self.all.values_mut() {
+                newcomer.overdue_since = None;
+            }
+        }
+        true
     }
 }
 
@@ -81,7 +86,8 @@ impl LinkTable {
         if let Some(known_or_new) = self.admit_newcomer(node, now) {
             return known_or_new;
         }
-        if self.write().newcomers.begin_search(now) {
+        let patience = self.endpoint.config.newcomer_patience;
+        if self.write().newcomers.begin_search(now, patience) {
             self.make_room(now);
         }
         self.admit_newcomer(node, now)
@@ -126,18 +132,19 @@ impl LinkTable {
         let mut table = table.unwrap_or_else(|| self.write());
         for node in &nodes {
             if matches!(strangers.get(node), None | Some(Fate::Forgotten(_))) {
-                // The others have become members.
-                table.newcomers.remove(*node);
+                // The others have become members, or are over and their links go with that.
+                table.newcomers.all.remove(node);
             }
         }
         drop(table);
-        for fate in strangers.into_values() {
+        for (node, fate) in strangers {
             match fate {
                 Fate::Forgotten(Some(link)) => link.close(),
-                Fate::Overdue(link) => {
+                // It may have joined since.
+                Fate::Overdue(link) if !callbacks.is_live(node) => {
                     link.cut_off(Offence::new("not_joined", "peer does not join"))
                 }
-                Fate::Forgotten(None) | Fate::Stays => {}
+                Fate::Forgotten(None) | Fate::Overdue(_) | Fate::Stays => {}
             }
         }
     }
