@@ -11,7 +11,7 @@
 //!   So at least one of them sees the other.
 //! - **LE-3** The kernel unlocks for a process that ends, maybe before the driver has stopped its work. Each importer has a line in the ledger, which it
 //!   locks as well: as long as one has unlocked its line, has not said that it is finished, and has not ended, no memory counts as unused. (For a
-//!   minute at most: it may have become another program.)
+//!   minute at most, from when it is first seen to have lost its lock: it may have become another program.)
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -36,7 +36,7 @@ const PLACE: u64 = 8;
 /// So many places.
 const MOST: u32 = 1 << 24;
 /// How long a process may take to end.
-const TEARDOWN: Duration = Duration::from_secs(60);
+pub(crate) const TEARDOWN: Duration = Duration::from_secs(60);
 const NAME: &str = "farref-cuda-ledger";
 
 /// What an importer writes into its line.
@@ -81,8 +81,11 @@ struct Inner {
 struct Line {
     /// Readable when it has ended. None if it cannot be seen from here.
     process: Option<OwnedFd>,
-    /// Since when its line is known not to be locked.
-    unlocked: Option<Instant>,
+    /// When it was given its line. It locks that later.
+    given: Instant,
+    /// Since when it is known to have lost the lock. Not since when its line is not locked: somebody may look before it has begun, and nobody looks
+    /// at lines while the memory itself is locked.
+    lost: Option<Instant>,
 }
 
 impl Line {
@@ -158,26 +161,37 @@ impl Ledger {
 
     /// Whether nobody can use any more what was out.
     pub(crate) fn is_unused(&self, loan: Loan) -> bool {
+        self.is_unused_at(loan, Instant::now())
+    }
+
+    /// The same, as of a time.
+    pub(crate) fn is_unused_at(&self, loan: Loan, now: Instant) -> bool {
         if self.is_locked(loan.at()) {
             return false;
         }
         // LE-3
-        !self.is_one_ending(&mut self.lock())
+        !self.is_one_ending(&mut self.lock(), now)
     }
 
     /// Whether an importer has not ended that has unlocked everything. Those that have are forgotten.
-    fn is_one_ending(&self, inner: &mut Inner) -> bool {
+    fn is_one_ending(&self, inner: &mut Inner, now: Instant) -> bool {
         let mut is_one_ending = false;
         inner.lines.retain(|&number, line| {
-            if self.is_locked(line_at(number)) {
-                return true;
-            }
+            // Before it is seen whether it is locked: it is locked before it is said to be in use, so that what is in use then, and is not locked, has
+            // lost its lock.
             let mut said = [0];
             let said = pread(&self.file, &mut said, line_at(number)).map(|_| said[0]);
-            let since = *line.unlocked.get_or_insert_with(Instant::now);
-            let is_in_time = since.elapsed() < TEARDOWN;
+            if self.is_locked(line_at(number)) {
+                line.lost = None;
+                return true;
+            }
             // One that has not begun has nothing yet.
             let has_begun = said == Ok(IN_USE);
+            let since = match has_begun {
+                true => *line.lost.get_or_insert(now),
+                false => line.given,
+            };
+            let is_in_time = now.saturating_duration_since(since) < TEARDOWN;
             let stays = match line.has_ended() {
                 _ if said == Ok(FINISHED) => false,
                 Some(has_ended) => !has_ended,
@@ -202,12 +216,17 @@ impl Ledger {
     /// A line for one more importer. None if there are too many.
     pub(crate) fn enlist(&self, process: Option<OwnedFd>) -> Option<u16> {
         let mut inner = self.lock();
-        self.is_one_ending(&mut inner);
+        let given = Instant::now();
+        self.is_one_ending(&mut inner, given);
         let free = |number: &u16| !inner.lines.contains_key(number);
         let number = (0..LINES as u16).find(free)?;
         pwrite(&self.file, &[0], line_at(number)).ok()?;
-        let unlocked = None;
-        inner.lines.insert(number, Line { process, unlocked });
+        let line = Line {
+            process,
+            given,
+            lost: None,
+        };
+        inner.lines.insert(number, line);
         Some(number)
     }
 }

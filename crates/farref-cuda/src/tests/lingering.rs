@@ -3,13 +3,14 @@
 use std::os::fd::AsFd as _;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{SealFlags, fcntl_add_seals};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::{Pair, STREAM, allocate, export, open, until};
 use crate::CudaError;
-use crate::ledger::{Borrowed, Ledger, line_at};
+use crate::ledger::{Borrowed, Ledger, Loan, TEARDOWN, line_at};
 use crate::testing::Machine;
 
 #[test]
@@ -168,6 +169,47 @@ fn nothing_is_unused_while_a_process_that_has_used_something_is_ending() {
     child.kill().unwrap();
     until(|| ledger.is_unused(loan));
     child.wait().unwrap();
+}
+
+/// Its files are closed, and it did not say that it is finished.
+fn is_killed(ledger: &Ledger, line: u16, importer: Arc<Borrowed>) {
+    drop(importer);
+    rustix::io::pwrite(ledger, &[1], line_at(line)).unwrap();
+}
+
+/// Looks a moment before, and when the time is over that a process has to end which `lost` its lock then.
+fn has_its_whole_time(ledger: &Ledger, loan: Loan, lost: Instant) {
+    assert!(!ledger.is_unused_at(loan, lost));
+    assert!(!ledger.is_unused_at(loan, lost + TEARDOWN - Duration::from_millis(1)));
+    assert!(ledger.is_unused_at(loan, lost + TEARDOWN));
+}
+
+#[test]
+fn one_that_is_killed_has_its_whole_time_to_end_however_early_somebody_looked() {
+    // LE-3
+    let hour = Duration::from_secs(3600);
+    for is_looked_at_meanwhile in [true, false] {
+        let ledger = Ledger::new().unwrap();
+        let loan = ledger.lend().unwrap();
+        let myself = pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let line = ledger.enlist(Some(myself)).unwrap();
+        let mut now = Instant::now();
+        // Before it has locked its line.
+        assert!(ledger.is_unused_at(loan, now));
+        let importer = open_ledger(&ledger, line);
+        now += hour;
+        if is_looked_at_meanwhile {
+            assert!(ledger.is_unused_at(loan, now));
+        }
+        is_killed(&ledger, line, importer);
+        has_its_whole_time(&ledger, loan, now);
+        // Also when it had lost the lock before.
+        let importer = open_ledger(&ledger, line);
+        now += hour;
+        assert!(ledger.is_unused_at(loan, now));
+        is_killed(&ledger, line, importer);
+        has_its_whole_time(&ledger, loan, now);
+    }
 }
 
 #[test]
