@@ -11,7 +11,8 @@
 //!   So at least one of them sees the other.
 //! - **LE-3** The kernel unlocks for a process that ends, maybe before the driver has stopped its work. Each importer has a line in the ledger, which it
 //!   locks as well: as long as one has unlocked its line, has not said that it is finished, and has not ended, no memory counts as unused. (For a
-//!   minute at most, from when it is first seen to have lost its lock: it may have become another program.)
+//!   minute at most, from when it is first seen to have lost its lock: it may have become another program, or it cannot be seen from here when it
+//!   ends.)
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -195,7 +196,7 @@ impl Ledger {
             let stays = match line.has_ended() {
                 _ if said == Ok(FINISHED) => false,
                 Some(has_ended) => !has_ended,
-                None => is_in_time && !has_begun,
+                None => is_in_time,
             };
             is_one_ending |= stays && has_begun && is_in_time;
             stays

@@ -213,6 +213,22 @@ fn one_that_is_killed_has_its_whole_time_to_end_however_early_somebody_looked() 
 }
 
 #[test]
+fn one_that_cannot_be_seen_and_is_killed_has_its_whole_time_to_end_too() {
+    // LE-3
+    let ledger = Ledger::new().unwrap();
+    let loan = ledger.lend().unwrap();
+    let line = ledger.enlist(None).unwrap();
+    let importer = open_ledger(&ledger, line);
+    let lost = Instant::now() + Duration::from_secs(3600);
+    is_killed(&ledger, line, importer);
+    has_its_whole_time(&ledger, loan, lost);
+    // Then it is forgotten, and so is one that never begins.
+    assert_eq!(ledger.enlist(None), Some(line));
+    assert!(ledger.is_unused_at(loan, lost));
+    assert_eq!(ledger.enlist(None), Some(line));
+}
+
+#[test]
 fn only_a_ledger_is_opened_as_one() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let refused = Borrowed::open(&file.into(), 0);
