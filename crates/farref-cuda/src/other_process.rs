@@ -1,8 +1,10 @@
 //! Whether another process lives.
 
 use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -22,7 +24,8 @@ pub(crate) struct OtherProcess {
 
 #[derive(Debug)]
 struct Seen {
-    pid: Pid,
+    /// The folder of its threads.
+    threads: PathBuf,
     /// How much memory its first thread has. None if that cannot be read.
     memory: Option<File>,
     /// Readable when it has ended.
@@ -36,10 +39,11 @@ impl OtherProcess {
         // It was there, so it has ended since.
         let is_gone = matches!(opened, Some((_, Err(Errno::SRCH))));
         let seen = opened.and_then(|(pid, process)| {
+            let folder = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
             Some(Seen {
-                pid,
+                threads: folder.join("task"),
                 process: process.ok()?,
-                memory: File::open(format!("/proc/{}/statm", pid.as_raw_nonzero())).ok(),
+                memory: File::open(folder.join("statm")).ok(),
             })
         });
         Self {
@@ -58,9 +62,10 @@ impl OtherProcess {
             return true;
         };
         let is_alive = match &seen.memory {
-            Some(memory) if has_memory(memory) => true,
+            Some(memory) if has_memory(memory).unwrap_or(false) => true,
             // It may be that its first thread has ended, and nothing else. After that: as long as the process has not ended, nobody else has its number.
-            Some(_) => seen.is_a_thread_alive() && !seen.has_ended(),
+            // What cannot be known now may be known the next time; that it has died is never taken back.
+            Some(_) => seen.is_a_thread_alive().unwrap_or(true) && !seen.has_ended(),
             None => !seen.has_ended(),
         };
         if !is_alive {
@@ -76,9 +81,17 @@ impl OtherProcess {
 }
 
 /// Of a thread: "0 0 0 .." without memory, and an error when nothing is left of it.
-fn has_memory(thread: &File) -> bool {
+fn has_memory(thread: &File) -> io::Result<bool> {
     let mut first = [b'0'];
-    matches!(thread.read_at(&mut first, 0), Ok(1)) && first != *b"0"
+    Ok(thread.read_at(&mut first, 0)? == 1 && first != *b"0")
+}
+
+/// Whether an error means that nothing is left of what was looked at. Others, that too many files are open, say nothing of it.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::SRCH)
+    )
 }
 
 impl Seen {
@@ -91,12 +104,22 @@ impl Seen {
         poll(&mut ends, Some(&at_once)) == Ok(1)
     }
 
-    /// Whether any of its threads has not begun to end.
-    fn is_a_thread_alive(&self) -> bool {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid.as_raw_nonzero()));
-        threads.into_iter().flatten().flatten().any(|thread| {
-            File::open(thread.path().join("statm")).is_ok_and(|thread| has_memory(&thread))
-        })
+    /// Whether any of its threads has not begun to end. None if that cannot be known now.
+    fn is_a_thread_alive(&self) -> Option<bool> {
+        let threads = match std::fs::read_dir(&self.threads) {
+            Ok(threads) => threads,
+            Err(error) => return is_gone(&error).then_some(false),
+        };
+        let mut is_known = true;
+        for thread in threads {
+            let thread = thread.and_then(|thread| File::open(thread.path().join("statm")));
+            match thread.and_then(|thread| has_memory(&thread)) {
+                Ok(true) => return Some(true),
+                Ok(false) => {}
+                Err(error) => is_known &= is_gone(&error),
+            }
+        }
+        is_known.then_some(false)
     }
 }
 
@@ -150,17 +173,43 @@ mod tests {
         child.wait().unwrap();
     }
 
+    fn of_a_thread_that_has_ended() -> File {
+        let file = rustix::fs::memfd_create("ended", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::io::pwrite(&file, b"0 0 0 0 0 0 0\n", 0).unwrap();
+        file.into()
+    }
+
     #[test]
     fn a_process_of_which_only_the_first_thread_has_ended_is_alive() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let mut process = OtherProcess::of(Pid::from_raw(child.id() as i32));
-        // As it is of a thread that has ended.
-        let file = rustix::fs::memfd_create("ended", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::io::pwrite(&file, b"0 0 0 0 0 0 0\n", 0).unwrap();
-        process.seen.as_mut().unwrap().memory = Some(file.into());
+        process.seen.as_mut().unwrap().memory = Some(of_a_thread_that_has_ended());
         assert!(process.is_alive());
         child.kill().unwrap();
         crate::tests::until(|| !process.is_alive());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_whose_threads_cannot_be_looked_at_for_a_while_is_alive_until_it_is_killed() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id() as i32);
+        let (mut process, mut again) = (OtherProcess::of(pid), OtherProcess::of(pid));
+        // Of these nothing can be opened, as when too many files are open: neither the folder, nor what is in the folder.
+        let unopened = ["/proc/self/stat", "/proc/self/fdinfo"];
+        for (process, unopened) in [&mut process, &mut again].into_iter().zip(unopened) {
+            let seen = process.seen.as_mut().unwrap();
+            seen.memory = Some(of_a_thread_that_has_ended());
+            let threads = std::mem::replace(&mut seen.threads, unopened.into());
+            assert!(process.is_alive(), "{unopened}");
+            process.seen.as_mut().unwrap().threads = threads;
+            assert!(process.is_alive(), "{unopened}");
+        }
+        // That it has ended is seen also without them.
+        again.seen.as_mut().unwrap().threads = unopened[0].into();
+        child.kill().unwrap();
+        crate::tests::until(|| !process.is_alive() && !again.is_alive());
+        assert!(again.has_ended());
         child.wait().unwrap();
     }
 
