@@ -21,8 +21,8 @@ use crate::progress::Progress;
 const TICK: Duration = Duration::from_millis(100);
 /// How long workers may take to start and to join.
 const JOINING: Duration = Duration::from_secs(90);
-/// How long their calls may take to end: they have limits.
-const CALMING: Duration = Duration::from_secs(60);
+/// How long their calls may take to end: they have limits, a step of training three of 30 s (CK-4 is about each of them).
+const CALMING: Duration = Duration::from_secs(100);
 /// How long what they have let go may take to be freed; they themselves give up before.
 const SETTLING: Duration = Duration::from_secs(60);
 /// How long the shutdown may take.

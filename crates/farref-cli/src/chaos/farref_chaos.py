@@ -149,6 +149,7 @@ class Lane(threading.Thread):
                 "value": value,
                 "expects": {"value": expects(call)},
                 "limit_ms": int(self.limit * 1000),
+                "limits": 1,
             }
         })
         try:

@@ -99,6 +99,8 @@ pub(super) enum Event {
         value: Option<u64>,
         expects: Expected,
         limit_ms: u64,
+        /// How many such limits it may take, one after the other.
+        limits: u32,
     },
     /// A function has begun to run.
     Ran { call: u64, function: String },

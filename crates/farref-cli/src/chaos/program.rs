@@ -63,6 +63,7 @@ struct Planned {
     value: Option<u64>,
     expects: Expected,
     limit: Duration,
+    limits: u32,
 }
 
 impl Planned {
@@ -75,6 +76,7 @@ impl Planned {
             value: self.value,
             expects: self.expects,
             limit_ms: self.limit.as_millis() as u64,
+            limits: self.limits,
         });
         self.call
     }
@@ -93,6 +95,11 @@ impl Planned {
         self.limit = limit;
         self
     }
+
+    fn limits(mut self, limits: u32) -> Self {
+        self.limits = limits;
+        self
+    }
 }
 
 impl Lane {
@@ -105,6 +112,7 @@ impl Lane {
             value: None,
             expects,
             limit: self.limit,
+            limits: 1,
         }
     }
 
@@ -345,6 +353,8 @@ impl Lane {
         let by = choice.number % 7 + 2;
         let expects = Expected::Value(WEIGHTS.len() as u64 * by * by);
         let planned = self.planned(call, "train", to, expects).through(third);
+        // Forward, backward, and the release of the context.
+        let planned = planned.limits(3);
         let made = async { Ok(self.step(to, third, call, by).await) };
         self.call(planned, made, |gradient| *gradient).await;
     }

@@ -9,6 +9,8 @@ use crate::chaos::trouble::{Kind, Trouble};
 
 /// By how much a time limit may seem to have come early: what is noted is noted a little after it happens.
 const EARLY: u64 = 2_000;
+/// By how much a call may end later than its limits say: what ends it has to get to run, and be noted.
+const LATE: u64 = 5_000_000;
 
 /// All that is noted of one call.
 #[derive(Default)]
@@ -30,6 +32,7 @@ struct Begun<'a> {
     value: Option<u64>,
     expects: &'a Expected,
     limit: u64,
+    limits: u64,
 }
 
 pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
@@ -42,7 +45,8 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
         let Some(begun) = story.begun else {
             continue;
         };
-        if let Some((at, (rule, text))) = checker.check_end(&begun, story) {
+        let in_time = checker.check_time(&begun, story);
+        for (at, (rule, text)) in checker.check_end(&begun, story).into_iter().chain(in_time) {
             violations.push(Violation {
                 rule,
                 at,
@@ -66,6 +70,7 @@ fn collect(records: &[Record]) -> BTreeMap<u64, Story<'_>> {
                 value,
                 expects,
                 limit_ms,
+                limits,
             } => {
                 stories.entry(*call).or_default().begun = Some(Begun {
                     at: *at,
@@ -76,6 +81,7 @@ fn collect(records: &[Record]) -> BTreeMap<u64, Story<'_>> {
                     value: *value,
                     expects,
                     limit: limit_ms * 1_000,
+                    limits: u64::from(*limits),
                 });
             }
             Event::Ran { call, .. } => stories.entry(*call).or_default().ran.push((*at, *life)),
@@ -168,6 +174,23 @@ impl Checker<'_> {
         broken.map(|broken| (at, broken))
     }
 
+    /// CK-4: whether it was over when its limits were. Whose caller did not get to run is not asked.
+    fn check_time(&self, begun: &Begun<'_>, story: &Story<'_>) -> Option<(u64, Broken)> {
+        let due = begun.at + begun.limit * begun.limits + LATE + self.lives.unnoted();
+        let ended = story.ended.first().map(|(at, _)| *at);
+        let until = ended.unwrap_or_else(|| self.lives.lasts_until(begun.life));
+        let is_late = until > due && !self.lives.was_kept_from_running(begun.life, begun.at, due);
+        is_late.then(|| {
+            let took = until - begun.at;
+            let (limits, limit) = (begun.limits, begun.limit);
+            let text = match ended {
+                Some(_) => format!("took {took} us, with {limits} limits of {limit} us"),
+                None => format!("not over after {took} us, with {limits} limits of {limit} us"),
+            };
+            (until, ("CK-4", text))
+        })
+    }
+
     /// CK-2
     fn check_value(&self, begun: &Begun<'_>, story: &Story<'_>, value: u64) -> Option<Broken> {
         let is_right = match begun.expects {
@@ -257,7 +280,7 @@ impl Checker<'_> {
 mod tests {
     use super::super::testing::Run;
     use super::*;
-    use crate::chaos::history::{DRIVER, hop};
+    use crate::chaos::history::{DRIVER, Sample, hop};
 
     fn end(run: &mut Run, ms: u64, call: u64, outcome: Outcome) {
         run.note(ms, 1, Event::Ended { call, outcome });
@@ -420,7 +443,7 @@ mod tests {
         run.begin(100, 7, Expected::Value(3));
         run.note(500, 1, Event::Quiet);
         assert_eq!(run.broken(), ["CK-4"]);
-        // Its caller was killed.
+        // Its caller was killed before it had to be over.
         let mut run = Run::new();
         run.begin(100, 7, Expected::Value(3));
         run.killed(500, 1, 1, "worker0");
@@ -428,5 +451,69 @@ mod tests {
         let mut run = call(true, Expected::Value(3), Outcome::Value(3));
         end(&mut run, 300, 7, Outcome::Value(3));
         assert_eq!(run.broken(), ["CK-4"]);
+    }
+
+    /// A call of life 1 at 100 ms, and a run that lasts for another 20 s. It has to be over at 16.1 s: a limit of 10 s, 5 s for whatever
+    /// is slow, and 1 s, as long as one may stand still so that nobody notes it.
+    fn begun(expects: Expected) -> Run {
+        let mut run = Run::new();
+        run.begin(100, 7, expects);
+        run.note(20_100, 2, Event::Quiet);
+        run
+    }
+
+    #[test]
+    fn ck_4_a_call_that_is_not_over_when_its_limit_is_is_found_though_its_caller_still_waits() {
+        assert_eq!(begun(Expected::Value(3)).broken(), ["CK-4"]);
+        // Its caller ended long after that, or before.
+        for (ms, expected) in [(18_000, &["CK-4"][..]), (16_000, &[])] {
+            let mut killed = begun(Expected::Value(3));
+            killed.killed(ms, 1, 1, "worker0");
+            assert_eq!(killed.broken(), expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn ck_4_a_call_that_ends_long_after_its_limit_is_found() {
+        let late = |ms| {
+            let mut run = begun(Expected::Timeout);
+            end(&mut run, ms, 7, failed(Kind::Timeout, "worker1"));
+            run
+        };
+        assert!(late(16_000).broken().is_empty());
+        assert_eq!(late(16_200).broken(), ["CK-4"]);
+        // Two limits, one after the other.
+        let mut two = late(16_200);
+        for record in &mut two.0 {
+            if let Event::Begun { limits, .. } = &mut record.event {
+                *limits = 2;
+            }
+        }
+        assert!(two.broken().is_empty());
+    }
+
+    #[test]
+    fn ck_4_a_caller_that_did_not_get_to_run_may_be_late() {
+        // Stopped for less than anybody would be lost by.
+        let mut stopped = begun(Expected::Value(3));
+        stopped.fault(5_000, 1, 1, "worker0", false);
+        stopped.note(5_500, DRIVER, Event::FaultOver { number: 1 });
+        assert!(stopped.broken().is_empty());
+        let mut silent = begun(Expected::Value(3));
+        for ms in [5_000, 7_000] {
+            silent.note(ms, 1, Event::Sampled(Sample::default()));
+        }
+        assert!(silent.broken().is_empty());
+        let mut stalled = begun(Expected::Value(3));
+        stalled.note(5_000, DRIVER, Event::Stalled { micros: 800_000 });
+        assert!(stalled.broken().is_empty());
+        // The one that it called is no excuse, nor is what was over before.
+        let mut other = begun(Expected::Value(3));
+        other.fault(5_000, 1, 2, "worker1", false);
+        assert_eq!(other.broken(), ["CK-4"]);
+        let mut before = begun(Expected::Value(3));
+        before.fault(10, 1, 1, "worker0", false);
+        before.note(50, DRIVER, Event::FaultOver { number: 1 });
+        assert_eq!(before.broken(), ["CK-4"]);
     }
 }

@@ -30,8 +30,12 @@ struct Story {
     joined: Option<u64>,
     /// When others may have lost it, because of what was done to it.
     excuses: Vec<Span>,
+    /// When it did not get to run: stopped by the driver, for however long, or without a sample for long.
+    pauses: Vec<Span>,
     /// Since when it is no member, or is about to be none.
     over: Option<u64>,
+    /// Since when it does nothing any more.
+    ended: Option<u64>,
     last_sample: Option<u64>,
     is_quiet: bool,
     settled: Option<u64>,
@@ -54,6 +58,8 @@ pub(super) struct Lives {
     faults: Vec<Touched>,
     /// When the machine stood still.
     stalls: Vec<Span>,
+    /// When the last record was written.
+    last: u64,
 }
 
 impl Lives {
@@ -64,8 +70,9 @@ impl Lives {
             by_worker: BTreeMap::new(),
             faults: Vec::new(),
             stalls: Vec::new(),
+            last: records.last().map_or(0, |record| record.at),
         };
-        // The fault that a life's excuse is of, while it lasts.
+        // The life that a fault is done to, while it lasts.
         let mut standing = BTreeMap::<u32, Life>::new();
         for record in records {
             lives.read(record, &mut standing);
@@ -80,6 +87,7 @@ impl Lives {
             Event::Started { life, worker, .. } => self.start(*life, worker),
             Event::Fault {
                 number,
+                kind,
                 worker,
                 life,
                 loses,
@@ -94,8 +102,9 @@ impl Lives {
                     worker: worker.clone(),
                     span,
                 });
-                if let Some(story) = self.stories.get_mut(life).filter(|_| *loses) {
-                    story.excuses.push(span);
+                if let Some(story) = self.stories.get_mut(life) {
+                    story.excuses.extend(loses.then_some(span));
+                    story.pauses.extend((kind == "stop").then_some(span));
                     standing.insert(*number, *life);
                 }
             }
@@ -107,19 +116,24 @@ impl Lives {
                 let Some(life) = standing.remove(number) else {
                     return;
                 };
-                let story = self.stories.get_mut(&life);
+                let Some(story) = self.stories.get_mut(&life) else {
+                    return;
+                };
                 let is_open = |span: &&mut Span| span.to == u64::MAX;
-                let excuse = story.and_then(|story| story.excuses.iter_mut().find(is_open));
-                if let Some(excuse) = excuse {
+                if let Some(excuse) = story.excuses.iter_mut().find(is_open) {
                     excuse.to = at + recovery;
+                }
+                if let Some(pause) = story.pauses.iter_mut().find(is_open) {
+                    pause.to = at;
                 }
             }
             Event::Stalled { micros } => self.stalls.push(Span {
                 from: at.saturating_sub(*micros),
                 to: at + recovery,
             }),
-            Event::Gone { life, .. } => self.end(*life, at),
-            Event::Leaving | Event::Over { .. } => self.end(*life, at),
+            Event::Gone { life, .. } => self.end(*life, at, true),
+            Event::Over { .. } => self.end(*life, at, true),
+            Event::Leaving => self.end(*life, at, false),
             Event::Joined { .. } => {
                 if let Some(story) = self.stories.get_mut(life) {
                     story.joined.get_or_insert(at);
@@ -147,7 +161,9 @@ impl Lives {
             is_a_return: !lives.is_empty(),
             joined: None,
             excuses: Vec::new(),
+            pauses: Vec::new(),
             over: None,
+            ended: None,
             last_sample: None,
             is_quiet: false,
             settled: None,
@@ -156,9 +172,12 @@ impl Lives {
         self.stories.insert(life, story);
     }
 
-    fn end(&mut self, life: Life, at: u64) {
+    fn end(&mut self, life: Life, at: u64, does_nothing_more: bool) {
         if let Some(story) = self.stories.get_mut(&life) {
             story.over.get_or_insert(at);
+            if does_nothing_more {
+                story.ended.get_or_insert(at);
+            }
         }
     }
 
@@ -170,6 +189,7 @@ impl Lives {
             if let Some(from) = before.filter(|before| at - before > times.silence / 2) {
                 let to = at + times.recovery;
                 story.excuses.push(Span { from, to });
+                story.pauses.push(Span { from, to: at });
             }
         }
     }
@@ -192,6 +212,19 @@ impl Lives {
         let story = self.stories.get(&life);
         let is_over = story.is_none_or(|story| story.over.is_some_and(|over| over <= to));
         is_over || self.is_excused(life, from, to)
+    }
+
+    /// Whether a life did not get to run for some of that time, as far as anybody noted it.
+    pub(super) fn was_kept_from_running(&self, life: Life, from: u64, to: u64) -> bool {
+        let meets = |span: &Span| span.meets(from, to);
+        let story = self.stories.get(&life);
+        self.stalls.iter().any(meets) || story.is_none_or(|story| story.pauses.iter().any(meets))
+    }
+
+    /// Until when a life may have done anything: its end, or the end of the run.
+    pub(super) fn lasts_until(&self, life: Life) -> u64 {
+        let ended = self.stories.get(&life).and_then(|story| story.ended);
+        ended.unwrap_or(self.last)
     }
 
     /// Whether one and the same life of a worker was well all that time, and all knew of it.
@@ -237,6 +270,11 @@ impl Lives {
 
     pub(super) fn recovery(&self) -> u64 {
         self.times.recovery
+    }
+
+    /// For how long a worker or the machine may stand still so that nobody notes it.
+    pub(super) fn unnoted(&self) -> u64 {
+        self.times.silence / 2
     }
 }
 

@@ -274,6 +274,7 @@ mod tests {
             value: None,
             expects: Expected::Value(1),
             limit_ms: 10,
+            limits: 1,
         }
     }
 
