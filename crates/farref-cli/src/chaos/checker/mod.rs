@@ -3,7 +3,7 @@
 //! | part | what must not be |
 //! | --- | --- |
 //! | [`calls`] | CK-1: a function runs twice for one call (D1), or for no call. CK-2: a call brings a wrong value, or the value of a function that never ran (D2). CK-3: it ends with an error that nothing allows (F1, F2), or before its time (D3). CK-4: it never ends, ends late, or twice (D3, D1). |
-//! | [`values`] | CK-5: a value is made twice. CK-6: it is used after it was freed, or freed twice (R3). CK-7: it is freed while a worker that is well keeps a reference (R1, R4). CK-8: it is not freed when nobody has one (R2, R5). |
+//! | [`values`] | CK-5: a value is made twice. CK-6: it is used after it was freed, or freed twice (R3). CK-7: it is freed while a worker that is well keeps a reference, or has one on its way (R1, R4). CK-8: it is not freed when nobody has one (R2, R5). |
 //! | [`endings`] | CK-9: a worker ends badly, is taken for dead for nothing (F1), or does not do what it is told in time (S1). CK-10: something is left on a worker that has let go of everything. |
 //! | [`growth`] | CK-11: a process grows (D5). |
 //!

@@ -55,7 +55,14 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
             for hold in &story.holds {
                 if is_held_by_somebody_well(hold, *freed, lives) {
                     let holder = lives.worker(hold.life);
-                    let text = format!("freed while {holder} (life {}) kept it", hold.life);
+                    let text = match hold.kept <= freed.0 {
+                        true => format!("freed while {holder} (life {}) kept it", hold.life),
+                        false => format!(
+                            "freed {} us before {holder} (life {}) kept it: a reference was on its way",
+                            hold.kept - freed.0,
+                            hold.life
+                        ),
+                    };
                     add("CK-7", *freed, text);
                 }
             }
@@ -82,10 +89,14 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
 }
 
 /// CK-7. A worker that the others may take for dead keeps what they may free, and one that is about to go frees what they keep.
+///
+/// A value may have been freed before it was kept: then the reference was on its way, and nobody may free what one is on its way to
+/// (R1), also if whoever handed it on is lost (R4).
 fn is_held_by_somebody_well(hold: &Hold, freed: (u64, Life), lives: &Lives) -> bool {
     let (at, owner) = freed;
-    let is_held = hold.kept < at && hold.released.is_none_or(|released| at < released);
-    let is_well = |life| !lives.is_troubled(life, hold.kept, at);
+    let is_held = hold.released.is_none_or(|released| at < released);
+    let (from, to) = (hold.kept.min(at), hold.kept.max(at));
+    let is_well = |life| !lives.is_troubled(life, from, to);
     is_held && is_well(hold.life) && is_well(owner)
 }
 
@@ -212,6 +223,29 @@ mod tests {
         let mut leaving = run();
         hold(&mut leaving, 200, 1_500);
         leaving.note(800, 2, Event::Leaving);
+        assert!(leaving.broken().is_empty());
+    }
+
+    #[test]
+    fn ck_7_a_value_that_is_freed_while_a_reference_is_on_its_way_is_found() {
+        let mut given = run();
+        hold(&mut given, 1_000, 1_500);
+        assert_eq!(given.broken(), ["CK-7"]);
+        // Whoever gave it may have been lost: the reference is not (R4).
+        let mut giver = run();
+        giver.start(0, 3, "worker2");
+        giver.killed(800, 1, 3, "worker2");
+        hold(&mut giver, 1_000, 1_500);
+        assert_eq!(giver.broken(), ["CK-7"]);
+        // Whoever gets it was taken for dead meanwhile.
+        let mut evicted = run();
+        evicted.fault(950, 1, 1, "worker0", true);
+        hold(&mut evicted, 1_000, 1_500);
+        assert!(evicted.broken().is_empty());
+        // The owner was about to go.
+        let mut leaving = run();
+        leaving.note(890, 2, Event::Leaving);
+        hold(&mut leaving, 1_000, 1_500);
         assert!(leaving.broken().is_empty());
     }
 
