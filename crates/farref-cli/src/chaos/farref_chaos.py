@@ -146,7 +146,7 @@ class Lane(threading.Thread):
                 "function": function,
                 "to": to,
                 "through": [],
-                "value": value,
+                "values": [] if value is None else [value],
                 "expects": {"value": expects(call)},
                 "limit_ms": int(self.limit * 1000),
                 "limits": 1,
@@ -209,6 +209,7 @@ class Lane(threading.Thread):
                 peer.name,
                 lambda call: mixed(value, call),
                 lambda call: peer.timeout(self.limit).call("chaos.keep", call, far),
+                value,
             )
 
     def let_go(self):

@@ -164,10 +164,13 @@ pub(super) async fn keep_some(
 pub(super) async fn lend(call: u64, index: usize) -> Result<Far, Raised> {
     ran(call, "lend");
     if let Some(far) = pool::look(index) {
+        let value = far.value;
+        history::note(Event::Lent { call, value });
         return Ok(far);
     }
     let me = Worker::current().ok_or_else(no_worker)?;
     let value = pool::next_number();
+    history::note(Event::Lent { call, value });
     let probe = me.rref_to_object(Probe::new(value))?;
     Ok(Far { value, probe })
 }

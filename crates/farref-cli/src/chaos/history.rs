@@ -95,8 +95,8 @@ pub(super) enum Event {
         to: String,
         /// Workers that it goes to from there, or whose values it is on.
         through: Vec<String>,
-        /// The value that it is on, if it is on one.
-        value: Option<u64>,
+        /// The value that it is on, or those that it carries references to.
+        values: Vec<u64>,
         expects: Expected,
         limit_ms: u64,
         /// How many such limits it may take, one after the other.
@@ -104,6 +104,8 @@ pub(super) enum Event {
     },
     /// A function has begun to run.
     Ran { call: u64, function: String },
+    /// A function answers with a reference that its caller did not know of.
+    Lent { call: u64, value: u64 },
     /// A call is over for its caller.
     Ended { call: u64, outcome: Outcome },
     /// A value has come to be, on the worker that notes it.

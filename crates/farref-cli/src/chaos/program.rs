@@ -60,7 +60,7 @@ struct Planned {
     function: &'static str,
     to: String,
     through: Vec<String>,
-    value: Option<u64>,
+    values: Vec<u64>,
     expects: Expected,
     limit: Duration,
     limits: u32,
@@ -73,7 +73,7 @@ impl Planned {
             function: self.function.to_owned(),
             to: self.to,
             through: self.through,
-            value: self.value,
+            values: self.values,
             expects: self.expects,
             limit_ms: self.limit.as_millis() as u64,
             limits: self.limits,
@@ -86,8 +86,9 @@ impl Planned {
         self
     }
 
+    /// It is on this value, or carries a reference to it.
     fn on(mut self, value: u64) -> Self {
-        self.value = Some(value);
+        self.values.push(value);
         self
     }
 
@@ -109,7 +110,7 @@ impl Lane {
             function,
             to: to.name().to_owned(),
             through: Vec::new(),
-            value: None,
+            values: Vec::new(),
             expects,
             limit: self.limit,
             limits: 1,
@@ -245,6 +246,7 @@ impl Lane {
         };
         let call = pool::next_number();
         let planned = self.planned(call, "give", to, Expected::Value(mixed(far.value, call)));
+        let planned = planned.on(far.value);
         let made = keep::on(to, call, far).timeout(self.limit).result();
         self.call(planned, made, |answer| *answer).await;
     }
@@ -256,6 +258,7 @@ impl Lane {
         };
         let call = pool::next_number();
         let planned = self.planned(call, "give_nested", to, Expected::Value(two.value));
+        let planned = planned.on(one.value).on(two.value).on(three.value);
         let list = vec![None, Some((1, one)), None, Some((2, two))];
         let map = BTreeMap::from([("three".to_owned(), three)]);
         let made = keep_some::on(to, call, list, map)
@@ -278,6 +281,7 @@ impl Lane {
         let call = pool::next_number();
         let expects = Expected::Value(mixed(far.value, call));
         let planned = self.planned(call, "hand_on", to, expects).through(&third);
+        let planned = planned.on(far.value);
         let made = hand_on::on(to, call, third, far)
             .timeout(self.limit)
             .result();

@@ -19,6 +19,8 @@ struct Story<'a> {
     /// When, and by which life.
     ran: Vec<(u64, Life)>,
     ended: Vec<(u64, &'a Outcome)>,
+    /// What it was to be answered with.
+    lent: Option<u64>,
 }
 
 /// How it was begun.
@@ -29,7 +31,7 @@ struct Begun<'a> {
     function: &'a str,
     to: &'a str,
     through: &'a [String],
-    value: Option<u64>,
+    values: &'a [u64],
     expects: &'a Expected,
     limit: u64,
     limits: u64,
@@ -37,8 +39,11 @@ struct Begun<'a> {
 
 pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
     let stories = collect(records);
-    let makers = makers(records);
-    let checker = Checker { lives, makers };
+    let checker = Checker {
+        lives,
+        makers: makers(records),
+        first_kept: first_kept(records),
+    };
     let mut violations = Vec::new();
     for (call, story) in &stories {
         checker.check_runs(*call, story, &stories, &mut violations);
@@ -67,7 +72,7 @@ fn collect(records: &[Record]) -> BTreeMap<u64, Story<'_>> {
                 function,
                 to,
                 through,
-                value,
+                values,
                 expects,
                 limit_ms,
                 limits,
@@ -78,13 +83,14 @@ fn collect(records: &[Record]) -> BTreeMap<u64, Story<'_>> {
                     function,
                     to,
                     through,
-                    value: *value,
+                    values,
                     expects,
                     limit: limit_ms * 1_000,
                     limits: u64::from(*limits),
                 });
             }
             Event::Ran { call, .. } => stories.entry(*call).or_default().ran.push((*at, *life)),
+            Event::Lent { call, value } => stories.entry(*call).or_default().lent = Some(*value),
             Event::Ended { call, outcome } => {
                 let story = stories.entry(*call).or_default();
                 story.ended.push((*at, outcome));
@@ -104,9 +110,26 @@ fn makers(records: &[Record]) -> BTreeMap<u64, Life> {
     made.collect()
 }
 
+/// When anybody kept a reference to a value first. Its creator does as soon as it has asked for it.
+fn first_kept(records: &[Record]) -> BTreeMap<u64, u64> {
+    let mut first = BTreeMap::new();
+    for record in records {
+        if let Event::Kept { value, .. } = record.event {
+            first.entry(value).or_insert(record.at);
+        }
+    }
+    first
+}
+
+/// The life that has asked for a value: the one that gave it its number.
+fn creator(value: u64) -> Life {
+    (value >> 32) as Life
+}
+
 struct Checker<'a> {
     lives: &'a Lives,
     makers: BTreeMap<u64, Life>,
+    first_kept: BTreeMap<u64, u64>,
 }
 
 /// Which rule is broken, and how.
@@ -169,7 +192,7 @@ impl Checker<'_> {
                 Expected::Nothing => None,
                 expected => Some(("CK-2", format!("was dropped, and expected {expected:?}"))),
             },
-            Outcome::Failed(trouble) => self.check_trouble(begun, at, trouble),
+            Outcome::Failed(trouble) => self.check_trouble(begun, story.lent, at, trouble),
         };
         broken.map(|broken| (at, broken))
     }
@@ -213,7 +236,13 @@ impl Checker<'_> {
     }
 
     /// CK-3
-    fn check_trouble(&self, begun: &Begun<'_>, at: u64, trouble: &Trouble) -> Option<Broken> {
+    fn check_trouble(
+        &self,
+        begun: &Begun<'_>,
+        lent: Option<u64>,
+        at: u64,
+        trouble: &Trouble,
+    ) -> Option<Broken> {
         let took = at.saturating_sub(begun.at);
         let is_early = trouble.kind == Kind::Timeout && took + EARLY < begun.limit;
         if is_early {
@@ -228,11 +257,20 @@ impl Checker<'_> {
                     || self.lives.is_troubled(begun.life, begun.at, at)
                     || those.any(|worker| self.lives.was_touched(worker, begun.at, at))
             }
-            Kind::OwnerLost | Kind::CreatorLost => self.is_value_lost(begun, at, trouble),
+            Kind::OwnerLost | Kind::CreatorLost => {
+                let mut values = begun.values.iter().copied().chain(lent).peekable();
+                match values.peek() {
+                    Some(_) => {
+                        values.any(|value| self.is_value_lost(begun, at, trouble, value))
+                            || self.lives.is_troubled(begun.life, begun.at, at)
+                    }
+                    // What it has to do with has come to be by this call itself.
+                    None => self.is_somebody_unsteady(begun, at, trouble),
+                }
+            }
             Kind::PeerLost | Kind::ContextLost | Kind::Cancelled => {
-                let is_on_value = begun.value.is_some();
                 self.is_somebody_unsteady(begun, at, trouble)
-                    || (is_on_value && self.is_value_lost(begun, at, trouble))
+                    || self.is_owner_of_a_lost_value(begun, at, trouble)
             }
             Kind::Evicted | Kind::Minority | Kind::NotMember => {
                 self.is_somebody_unsteady(begun, at, trouble)
@@ -265,14 +303,31 @@ impl Checker<'_> {
             || those.any(|worker| !self.lives.is_steady(worker, begun.at, at))
     }
 
-    /// Whether the life that made the value is gone; if none has, whether one is gone that might have.
-    fn is_value_lost(&self, begun: &Begun<'_>, at: u64, trouble: &Trouble) -> bool {
-        let maker = begun.value.and_then(|value| self.makers.get(&value));
+    /// Whether the life that made the value is gone, however long ago: references to it may be used long afterwards. If none has made it,
+    /// whether one is gone that might have: one that was there when it was asked for, or is said to have been.
+    fn is_value_lost(&self, begun: &Begun<'_>, at: u64, trouble: &Trouble, value: u64) -> bool {
         let lives = self.lives;
-        let by_maker = maker.map(|life| lives.is_troubled(*life, begun.at, at));
+        let is_creator_lost = || lives.is_troubled(creator(value), begun.at, at);
+        if trouble.kind == Kind::CreatorLost && is_creator_lost() {
+            return true;
+        }
+        if let Some(maker) = self.makers.get(&value) {
+            return lives.is_troubled(*maker, begun.at, at);
+        }
+        let kept = self.first_kept.get(&value).copied().unwrap_or(begun.at);
+        let from = kept.min(begun.at).saturating_sub(lives.recovery());
         let mut those = self.involved(begun, trouble);
-        by_maker.unwrap_or_else(|| those.any(|one| lives.has_lost_a_life(one, begun.at, at)))
-            || lives.is_troubled(begun.life, begun.at, at)
+        those.any(|worker| lives.has_lost_a_life(worker, from, at))
+    }
+
+    /// Whether an error names the worker that had a value of the call, and lost it with a life that is over.
+    fn is_owner_of_a_lost_value(&self, begun: &Begun<'_>, at: u64, trouble: &Trouble) -> bool {
+        let named = trouble.worker.as_deref().unwrap_or(begun.to);
+        begun.values.iter().any(|value| {
+            let maker = self.makers.get(value);
+            maker.is_none_or(|life| self.lives.worker(*life) == named)
+                && self.is_value_lost(begun, at, trouble, *value)
+        })
     }
 }
 
@@ -280,7 +335,7 @@ impl Checker<'_> {
 mod tests {
     use super::super::testing::Run;
     use super::*;
-    use crate::chaos::history::{DRIVER, Sample, hop};
+    use crate::chaos::history::{DRIVER, Sample, hop, number};
 
     fn end(run: &mut Run, ms: u64, call: u64, outcome: Outcome) {
         run.note(ms, 1, Event::Ended { call, outcome });
@@ -390,7 +445,7 @@ mod tests {
             if made {
                 run.note(10, 2, Event::Made { value: 9 });
             }
-            run.begin_on(20_000, 7, Some(9), Expected::Value(3));
+            run.begin_on(20_000, 7, &[9], Expected::Value(3));
             end(&mut run, 20_100, 7, failed(Kind::OwnerLost, "worker1"));
             run
         };
@@ -403,6 +458,77 @@ mod tests {
             run.start(2_000, 3, "worker1");
             assert!(run.broken().is_empty());
         }
+    }
+
+    #[test]
+    fn ck_3_a_life_that_was_lost_once_is_no_excuse_for_values_that_others_made() {
+        // A reference is given to `worker1`, which lost a life long ago, and kept, by the one that is well, since.
+        let given = |values: &[u64], kind| {
+            let mut run = Run::new();
+            run.start(0, 4, "worker2");
+            run.killed(1_000, 1, 2, "worker1");
+            run.start(2_000, 3, "worker1");
+            run.note(2_000, DRIVER, Event::FaultOver { number: 1 });
+            let (hold, value) = (5, 9);
+            run.note(12_000, 4, Event::Kept { hold, value });
+            run.note(12_500, 4, Event::Made { value });
+            run.note(12_000, 1, Event::Kept { hold: 6, value: 8 });
+            run.begin_on(20_000, 7, values, Expected::Value(3));
+            end(&mut run, 20_100, 7, failed(kind, "worker1"));
+            run
+        };
+        // Made by another worker; by nobody, and asked for when that life was long over; unknown.
+        for values in [&[9][..], &[8], &[9, 8], &[]] {
+            let mut run = given(values, Kind::OwnerLost);
+            assert_eq!(run.broken(), ["CK-3"], "{values:?}");
+            run = given(values, Kind::PeerLost);
+            assert_eq!(run.broken(), ["CK-3"], "{values:?}");
+            let mut lost = given(values, Kind::OwnerLost);
+            lost.killed(20_050, 2, 3, "worker1");
+            let expected = if values == [9] { &["CK-3"][..] } else { &[] };
+            assert_eq!(lost.broken(), expected, "{values:?}");
+        }
+        // It has made one of them.
+        let mut made = given(&[9, 7], Kind::OwnerLost);
+        made.note(500, 2, Event::Made { value: 7 });
+        assert!(made.broken().is_empty());
+    }
+
+    #[test]
+    fn ck_3_what_a_call_was_to_be_answered_with_may_be_lost_long_before() {
+        let borrowed = |value| {
+            let mut run = Run::new();
+            run.start(0, 3, "worker2");
+            run.note(10, 3, Event::Made { value: 9 });
+            run.note(10, 2, Event::Made { value: 8 });
+            run.killed(1_000, 1, 3, "worker2");
+            run.note(1_500, DRIVER, Event::FaultOver { number: 1 });
+            run.begin(20_000, 7, Expected::Anything);
+            run.ran(20_050, 2, 7);
+            run.note(20_050, 2, Event::Lent { call: 7, value });
+            end(&mut run, 20_100, 7, failed(Kind::OwnerLost, "worker2"));
+            run.broken()
+        };
+        assert!(borrowed(9).is_empty());
+        assert_eq!(borrowed(8), ["CK-3"]);
+    }
+
+    #[test]
+    fn ck_3_a_lost_creator_is_the_life_that_asked_for_the_value() {
+        let lost = |life| {
+            let value = number(life, 9);
+            let mut run = Run::new();
+            run.start(0, 3, "worker2");
+            run.start(0, 4, "worker3");
+            run.note(10, 2, Event::Made { value });
+            run.killed(1_000, 1, 3, "worker2");
+            run.note(1_500, DRIVER, Event::FaultOver { number: 1 });
+            run.begin_on(20_000, 7, &[value], Expected::Value(3));
+            end(&mut run, 20_100, 7, failed(Kind::CreatorLost, "worker2"));
+            run.broken()
+        };
+        assert!(lost(3).is_empty());
+        assert_eq!(lost(4), ["CK-3"]);
     }
 
     #[test]

@@ -241,12 +241,16 @@ impl Lives {
         })
     }
 
-    /// Whether some life of a worker was over by the end of that time, or may have been lost during it.
+    /// Whether some life of a worker came to its end in that time, or may have been lost during it.
     pub(super) fn has_lost_a_life(&self, worker: &str, from: u64, to: u64) -> bool {
+        let ended = |life| {
+            let over = self.stories.get(life).and_then(|story: &Story| story.over);
+            over.is_some_and(|over| from <= over && over <= to)
+        };
         let lives = self.by_worker.get(worker);
         lives.is_none_or(|lives| {
             let mut lives = lives.iter();
-            lives.any(|life| self.is_troubled(*life, from, to))
+            lives.any(|life| ended(life) || self.is_excused(*life, from, to))
         })
     }
 
@@ -295,6 +299,7 @@ mod tests {
         let mut run = Run::new();
         run.killed(1_000, 1, 2, "worker1");
         run.start(2_000, 3, "worker1");
+        run.note(2_000, DRIVER, Event::FaultOver { number: 1 });
         let lives = lives(&run);
         assert!(lives.is_steady("worker1", 100 * MS, 900 * MS));
         assert!(!lives.is_steady("worker1", 900 * MS, 1_100 * MS));
@@ -302,7 +307,9 @@ mod tests {
         assert!(lives.is_steady("worker1", 6_100 * MS, 9_000 * MS));
         assert!(lives.is_steady("worker0", 0, 9_000 * MS));
         assert!(!lives.has_lost_a_life("worker1", 0, 900 * MS));
-        assert!(lives.has_lost_a_life("worker1", 8_000 * MS, 9_000 * MS));
+        assert!(lives.has_lost_a_life("worker1", 900 * MS, 9_000 * MS));
+        // That was before.
+        assert!(!lives.has_lost_a_life("worker1", 20_000 * MS, 21_000 * MS));
         assert_eq!(lives.worker(3), "worker1");
     }
 

@@ -141,14 +141,14 @@ mod testing {
 
         /// Life 1 calls `worker1`, with a limit of 10 s, once.
         pub(super) fn begin(&mut self, ms: u64, call: u64, expects: Expected) {
-            self.begin_on(ms, call, None, expects);
+            self.begin_on(ms, call, &[], expects);
         }
 
         pub(super) fn begin_on(
             &mut self,
             ms: u64,
             call: u64,
-            value: Option<u64>,
+            values: &[u64],
             expects: Expected,
         ) {
             self.note(
@@ -159,7 +159,7 @@ mod testing {
                     function: "sum".to_owned(),
                     to: "worker1".to_owned(),
                     through: Vec::new(),
-                    value,
+                    values: values.to_vec(),
                     expects,
                     limit_ms: 10_000,
                     limits: 1,

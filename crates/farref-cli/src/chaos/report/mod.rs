@@ -271,7 +271,7 @@ mod tests {
             function: "sum".to_owned(),
             to: "worker1".to_owned(),
             through: Vec::new(),
-            value: None,
+            values: Vec::new(),
             expects: Expected::Value(1),
             limit_ms: 10,
             limits: 1,
