@@ -7,13 +7,15 @@
 //! 1. PX-1: bytes come out as they went in, in their order, or the connection breaks: nothing is lost, changed or made up.
 //! 2. PX-2: a rule holds from the moment at which it is given, for connections that are there too, and is over when another one is given. What it
 //!    has held up passes then.
+//! 3. PX-3: no two doors that are open have the same port for their workers: one that has not begun to listen would find the other there.
 //!
 //! The proxy has a thread of its own, so that it works while the driver is busy.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::TcpListener as StdListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -51,12 +53,15 @@ pub(super) enum Direction {
 const CHUNK: usize = 32 << 10;
 /// How many such pieces may be on their way in one direction of a connection.
 const PIECES: usize = 32;
+/// How long to wait when a connection cannot be taken: for want of descriptors, mostly, and the next try would fail as well.
+const OUT_OF_FILES: Duration = Duration::from_millis(100);
 
 /// The thread that all doors are on.
 #[derive(Debug)]
 pub(super) struct Proxy {
     /// There until it is dropped.
     runtime: Option<tokio::runtime::Runtime>,
+    ports: Arc<Ports>,
 }
 
 impl Proxy {
@@ -69,6 +74,7 @@ impl Proxy {
             .context("cannot start the proxy")?;
         Ok(Self {
             runtime: Some(runtime),
+            ports: Arc::default(),
         })
     }
 
@@ -77,8 +83,8 @@ impl Proxy {
         let listener = StdListener::bind("127.0.0.1:0").context("no port is free for the proxy")?;
         listener.set_nonblocking(true)?;
         let route = Route {
-            listen: free_port()?,
             advertise: listener.local_addr()?.port(),
+            listen: self.ports.take()?,
         };
         let (rule, _) = watch::channel(Rule::Pass);
         let (is_open, _) = watch::channel(true);
@@ -91,7 +97,12 @@ impl Proxy {
         if let Some(runtime) = &self.runtime {
             runtime.spawn(accepting);
         }
-        Ok(Door { route, shared })
+        let ports = Arc::clone(&self.ports);
+        Ok(Door {
+            route,
+            shared,
+            ports,
+        })
     }
 }
 
@@ -109,6 +120,7 @@ impl Drop for Proxy {
 pub(super) struct Door {
     pub(super) route: Route,
     shared: Arc<Shared>,
+    ports: Arc<Ports>,
 }
 
 #[derive(Debug)]
@@ -134,16 +146,35 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.shared.is_open.send_replace(false);
+        self.ports.give_back(self.route.listen);
     }
 }
 
-/// A port that was free a moment ago, and not one that the system gives to the next connection.
-fn free_port() -> anyhow::Result<u16> {
-    let is_free = |port: &u16| StdListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(10_000..30_000))
-        .take(1_000)
-        .find(is_free)
-        .context("no port is free for a worker")
+/// The ports that workers were told to listen at, of all doors that are open.
+#[derive(Debug, Default)]
+struct Ports(Mutex<BTreeSet<u16>>);
+
+impl Ports {
+    /// A port that was free a moment ago and nobody else was given (PX-3), and not one that the system gives to the next connection.
+    fn take(&self) -> anyhow::Result<u16> {
+        self.take_of(|| fastrand::u16(10_000..30_000))
+    }
+
+    fn take_of(&self, draw: impl FnMut() -> u16) -> anyhow::Result<u16> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = |port: &u16| StdListener::bind(("127.0.0.1", *port)).is_ok();
+        let port = std::iter::repeat_with(draw)
+            .take(1_000)
+            .find(|port| !taken.contains(port) && is_free(port));
+        let port = port.context("no port is free for a worker")?;
+        taken.insert(port);
+        Ok(port)
+    }
+
+    fn give_back(&self, port: u16) {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.remove(&port);
+    }
 }
 
 async fn shut(is_open: &mut watch::Receiver<bool>) {
@@ -158,8 +189,11 @@ async fn accept(listener: StdListener, to: u16, shared: Arc<Shared>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                if let Ok((near, _)) = accepted {
-                    tokio::spawn(carry(near, to, Arc::clone(&shared)));
+                match accepted {
+                    Ok((near, _)) => {
+                        tokio::spawn(carry(near, to, Arc::clone(&shared)));
+                    }
+                    Err(_) => tokio::time::sleep(OUT_OF_FILES).await,
                 }
             }
             () = shut(&mut is_open) => return,
@@ -411,6 +445,27 @@ mod tests {
             assert_eq!(&received, b"held up", "{rule:?}");
         }
         drop(proxy);
+        Ok(())
+    }
+
+    #[test]
+    fn px_3_a_port_that_was_given_is_not_given_again_until_its_door_is_shut() -> anyhow::Result<()> {
+        let ports = Ports::default();
+        let one = ports.take()?;
+        let other = ports.take()?;
+        let drawn = [one, one, other];
+        // Nobody listens at any of them yet.
+        assert!(ports.take_of(|| one).is_err());
+        ports.give_back(other);
+        let mut drawn = drawn.into_iter();
+        assert_eq!(ports.take_of(|| drawn.next().unwrap_or(one))?, other);
+        // A door gives its own back.
+        let (proxy, door, listener) = opened()?;
+        let port = door.route.listen;
+        drop(listener);
+        assert!(proxy.ports.take_of(|| port).is_err());
+        drop(door);
+        assert_eq!(proxy.ports.take_of(|| port)?, port);
         Ok(())
     }
 
