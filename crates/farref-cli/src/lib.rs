@@ -37,6 +37,7 @@ mod group_tls;
 mod group_token;
 mod inspect;
 mod launch;
+mod open_files;
 #[cfg(any(feature = "demo", feature = "bench", feature = "chaos"))]
 mod progress;
 mod top;

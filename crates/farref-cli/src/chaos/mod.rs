@@ -40,6 +40,7 @@ use anyhow::{Context as _, bail, ensure};
 pub(crate) use arguments::Arguments;
 
 use crate::files::check_writable;
+use crate::open_files;
 use crate::progress::Progress;
 use checker::Times;
 use group::Setup;
@@ -56,6 +57,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return runtime.block_on(worker::be_a_worker(settings.clone()));
     }
     let json = check(arguments)?;
+    open_files::allow(
+        files(arguments.workers),
+        &format!("{} workers", arguments.workers),
+    )?;
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let folder = Folder::make(arguments.histories.clone(), seed)?;
     let outcome = run_in(arguments, seed, &folder.path);
@@ -109,6 +114,13 @@ fn check(arguments: &Arguments) -> anyhow::Result<Option<&Path>> {
         }
     }
     Ok(json)
+}
+
+/// Open files of the driver: pipes, a process descriptor and a door for each worker, and both ends of all connections, of which two workers
+/// may have some between them.
+fn files(workers: u32) -> u64 {
+    let workers = u64::from(workers);
+    64 + 16 * workers + 4 * workers * workers
 }
 
 fn write(file: Option<&Path>, text: &str) -> anyhow::Result<()> {

@@ -4,10 +4,9 @@ use std::collections::HashSet;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::Rendezvous;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::arguments::{Arguments, Restart};
-use crate::{certs, group_tls};
+use crate::{certs, group_tls, open_files};
 
 /// More ranks than this on one machine are a typing error.
 const MAX_RANKS: u32 = 4096;
@@ -143,23 +142,7 @@ impl Plan {
     /// Raises the limit of open files if the ranks need more than it allows now.
     pub(super) fn allow_enough_files(&self) -> anyhow::Result<()> {
         let need = 64 + FILES_PER_RANK * u64::from(self.ranks);
-        let limit = getrlimit(Resource::Nofile);
-        if limit.current.is_none_or(|current| current >= need) {
-            return Ok(());
-        }
-        let allowed = limit.maximum.is_none_or(|maximum| maximum >= need);
-        let ranks = self.ranks;
-        ensure!(
-            allowed,
-            "{ranks} ranks need {need} open files, and this machine allows fewer: raise `ulimit -Hn`"
-        );
-        let raised = Rlimit {
-            current: Some(need),
-            ..limit
-        };
-        setrlimit(Resource::Nofile, raised).with_context(|| {
-            format!("cannot open {need} files for {ranks} ranks; try `ulimit -n {need}`")
-        })
+        open_files::allow(need, &format!("{} ranks", self.ranks))
     }
 }
 
