@@ -56,7 +56,7 @@ impl Phase {
             Self::Load => "load",
             Self::Quiet => "quiet",
             Self::LetGo => "let go",
-            Self::End => "end",
+            Self::End => history::END,
         }
     }
 

@@ -130,6 +130,9 @@ pub(super) enum Event {
     Over { how: String },
 }
 
+/// What the phase is called in which all are to end.
+pub(super) const END: &str = "end";
+
 /// What a worker has at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Sample {

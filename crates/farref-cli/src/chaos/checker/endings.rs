@@ -1,25 +1,39 @@
 //! How workers end, and what is left of them then: CK-9 and CK-10.
 
+use std::collections::BTreeSet;
+
 use super::Violation;
 use super::lives::Lives;
-use crate::chaos::history::{Event, Life, Record};
+use crate::chaos::history::{END, Event, Life, Record};
 use crate::chaos::worker::{EVICTED, IN_MINORITY};
 
 pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
     let mut violations = Vec::new();
+    // Lives that have left, and whether all have been told to end: 0 is right only then.
+    let mut left = BTreeSet::new();
+    let mut is_the_end = false;
     for record in records {
         let found = match &record.event {
+            Event::Leaving => {
+                left.insert(record.life);
+                None
+            }
+            Event::Phase { name } => {
+                is_the_end |= name == END;
+                None
+            }
             Event::Gone { life, killed, code } if !killed => {
-                let text = check_code(record.at, *life, *code, lives);
+                let may_end = is_the_end || left.contains(life);
+                let text = check_code(record.at, *life, *code, may_end, lives);
                 text.map(|text| ("CK-9", *life, text))
             }
             Event::Hung { life, what } => Some(("CK-9", *life, what.clone())),
-            Event::Settled(left) => {
+            Event::Settled(has) => {
                 let counts = [
-                    (left.references, "references"),
-                    (left.open_calls, "open calls"),
-                    (left.contexts, "contexts"),
-                    (left.values, "values"),
+                    (has.references, "references"),
+                    (has.open_calls, "open calls"),
+                    (has.contexts, "contexts"),
+                    (has.values, "values"),
                 ];
                 let counts = counts.into_iter().filter(|(count, _)| *count > 0);
                 let counts: Vec<_> = counts
@@ -45,11 +59,18 @@ pub(super) fn check(records: &[Record], lives: &Lives) -> Vec<Violation> {
 }
 
 /// What is wrong with how a process ended by itself.
-fn check_code(at: u64, life: Life, code: Option<i32>, lives: &Lives) -> Option<String> {
+fn check_code(
+    at: u64,
+    life: Life,
+    code: Option<i32>,
+    may_end: bool,
+    lives: &Lives,
+) -> Option<String> {
     let before = at.saturating_sub(lives.recovery());
     let is_excused = || lives.is_excused(life, before, at);
     match code {
-        Some(0) => None,
+        Some(0) if may_end => None,
+        Some(0) => Some("ended as if it were told to, and was not".to_owned()),
         Some(EVICTED | IN_MINORITY) if is_excused() => None,
         Some(EVICTED) => Some("was taken for dead, and nothing was done to it".to_owned()),
         Some(IN_MINORITY) => Some("gave its group up, and nothing was done to it".to_owned()),
@@ -77,9 +98,9 @@ mod tests {
     }
 
     #[test]
-    fn ck_9_a_bad_end_is_found_and_a_good_one_is_not() {
+    fn ck_9_an_end_that_nobody_asked_for_is_found() {
         for (code, expected) in [
-            (Some(0), &[][..]),
+            (Some(0), &["CK-9"][..]),
             (Some(1), &["CK-9"]),
             (Some(101), &["CK-9"]),
             (Some(EVICTED), &["CK-9"]),
@@ -90,6 +111,26 @@ mod tests {
             gone(&mut run, 500, code);
             assert_eq!(run.broken(), expected, "{code:?}");
         }
+    }
+
+    #[test]
+    fn ck_9_who_has_left_or_was_told_to_end_ends_with_0_and_with_nothing_else() {
+        for (code, expected) in [(0, &[][..]), (1, &["CK-9"]), (EVICTED, &["CK-9"])] {
+            let mut leaves = Run::new();
+            leaves.note(400, 2, Event::Leaving);
+            gone(&mut leaves, 500, Some(code));
+            assert_eq!(leaves.broken(), expected, "{code}");
+            let mut ends = Run::new();
+            let name = END.to_owned();
+            ends.note(400, DRIVER, Event::Phase { name });
+            gone(&mut ends, 500, Some(code));
+            assert_eq!(ends.broken(), expected, "{code}");
+        }
+        // Another one has left.
+        let mut other = Run::new();
+        other.note(400, 1, Event::Leaving);
+        gone(&mut other, 500, Some(0));
+        assert_eq!(other.broken(), ["CK-9"]);
     }
 
     #[test]
