@@ -167,7 +167,7 @@ fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Rep
     progress.finish();
     let outcome = outcome?;
     let records = history::read_all(folder)?;
-    let violations = checker::check(&records, Times::new(arguments.peer_timeout()));
+    let findings = checker::check(&records, Times::new(arguments.peer_timeout()));
     Ok(Report::new(
         arguments,
         seed,
@@ -175,7 +175,7 @@ fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Rep
         outcome,
         began.elapsed(),
         &records,
-        violations,
+        findings,
     ))
 }
 

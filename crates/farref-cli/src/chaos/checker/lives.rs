@@ -58,6 +58,8 @@ pub(super) struct Lives {
     faults: Vec<Touched>,
     /// When the machine stood still.
     stalls: Vec<Span>,
+    /// How many times a worker was excused because it did not note how it is for long, and nobody had stopped it.
+    silences: u32,
     /// When the last record was written.
     last: u64,
 }
@@ -70,6 +72,7 @@ impl Lives {
             by_worker: BTreeMap::new(),
             faults: Vec::new(),
             stalls: Vec::new(),
+            silences: 0,
             last: records.last().map_or(0, |record| record.at),
         };
         // The life that a fault is done to, while it lasts.
@@ -187,6 +190,9 @@ impl Lives {
         if let Some(story) = self.stories.get_mut(&life) {
             let before = story.last_sample.replace(at);
             if let Some(from) = before.filter(|before| at - before > times.silence / 2) {
+                let is_in_it = |stop: &Span| stop.from < at && from < stop.to;
+                let was_stopped = story.pauses.iter().any(is_in_it);
+                self.silences += u32::from(!was_stopped);
                 let to = at + times.recovery;
                 story.excuses.push(Span { from, to });
                 story.pauses.push(Span { from, to: at });
@@ -276,6 +282,11 @@ impl Lives {
         self.times.recovery
     }
 
+    /// How many times a worker stood still by itself, and was excused.
+    pub(super) fn silences(&self) -> u32 {
+        self.silences
+    }
+
     /// For how long a worker or the machine may stand still so that nobody notes it.
     pub(super) fn unnoted(&self) -> u64 {
         self.times.silence / 2
@@ -333,9 +344,23 @@ mod tests {
         }
         run.note(20_000, DRIVER, Event::Stalled { micros: 1_000 * MS });
         let lives = lives(&run);
+        assert_eq!(lives.silences(), 1);
         assert!(lives.is_excused(1, 1_000 * MS, 1_100 * MS));
         assert!(!lives.is_excused(2, 1_000 * MS, 1_100 * MS));
         assert!(!lives.is_excused(1, 7_000 * MS, 8_000 * MS));
         assert!(lives.is_excused(2, 19_500 * MS, 19_600 * MS));
+    }
+
+    #[test]
+    fn a_silence_is_counted_unless_its_worker_was_stopped() {
+        let mut run = Run::new();
+        run.fault(600, 1, 1, "worker0", true);
+        run.note(1_900, DRIVER, Event::FaultOver { number: 1 });
+        for ms in [0, 500, 2_000, 2_500, 4_000] {
+            run.note(ms, 1, Event::Sampled(Sample::default()));
+            run.note(ms, 2, Event::Sampled(Sample::default()));
+        }
+        // Once the one that was stopped, after that; twice the other one.
+        assert_eq!(lives(&run).silences(), 3);
     }
 }

@@ -52,15 +52,27 @@ impl Times {
     }
 }
 
-/// All that must not be, by time. The records are in their order.
-pub(super) fn check(records: &[Record], times: Times) -> Vec<Violation> {
+/// What is found in the histories.
+#[derive(Debug)]
+pub(super) struct Findings {
+    /// All that must not be, by time.
+    pub(super) violations: Vec<Violation>,
+    /// How many times a worker did not note how it is for so long that losses were allowed around it, and nobody had stopped it.
+    pub(super) silences: u32,
+}
+
+/// Checks everything. The records are in their order.
+pub(super) fn check(records: &[Record], times: Times) -> Findings {
     let lives = Lives::of(records, times);
     let mut violations = calls::check(records, &lives);
     violations.extend(values::check(records, &lives));
     violations.extend(endings::check(records, &lives));
     violations.extend(growth::check(records));
     violations.sort_by_key(|violation| violation.at);
-    violations
+    Findings {
+        violations,
+        silences: lives.silences(),
+    }
 }
 
 #[cfg(test)]
@@ -175,7 +187,7 @@ mod testing {
         /// The rules that are broken.
         pub(super) fn broken(mut self) -> Vec<&'static str> {
             self.0.sort_by_key(|record| record.at);
-            let violations = check(&self.0, Times::new(PEER_TIMEOUT));
+            let Findings { violations, .. } = check(&self.0, Times::new(PEER_TIMEOUT));
             violations.iter().map(|violation| violation.rule).collect()
         }
     }

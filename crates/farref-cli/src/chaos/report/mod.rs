@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::arguments::Arguments;
-use super::checker::Violation;
+use super::checker::{Findings, Violation};
 use super::driver;
 use super::history::{Event, Life, Outcome, Record};
 use effects::Effects;
@@ -38,6 +38,8 @@ pub(super) struct Report {
     values: Values,
     /// How many times the machine stood still for so long that workers may have seemed dead.
     stalls: u32,
+    /// How many times a worker did not get to run for so long, though nobody had stopped it.
+    silences: u32,
     lives: Vec<LifeEntry>,
     timeline: Vec<FaultEntry>,
     /// How many calls ended with an error, in each second since the beginning.
@@ -105,7 +107,7 @@ impl Report {
         outcome: driver::Outcome,
         took: Duration,
         records: &[Record],
-        violations: Vec<Violation>,
+        findings: Findings,
     ) -> Self {
         let began = records.first().map_or(0, |record| record.at);
         let effects = Effects::of(records, arguments.peer_timeout());
@@ -132,10 +134,11 @@ impl Report {
             calls: calls(records),
             values: values(records),
             stalls: records.iter().filter(is_stall).count() as u32,
+            silences: findings.silences,
             lives: lives(records, began),
             timeline,
             errors_per_second: effects.by_second(began),
-            violations,
+            violations: findings.violations,
             began,
         }
     }

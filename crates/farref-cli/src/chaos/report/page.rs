@@ -261,6 +261,7 @@ mod tests {
             calls: Default::default(),
             values: Default::default(),
             stalls: 0,
+            silences: 2,
             lives: vec![life(1, "worker0"), life(2, "worker10"), life(3, "worker2")],
             timeline: vec![FaultEntry {
                 at: 3.0,
@@ -321,5 +322,6 @@ mod tests {
         );
         let summary = report(Vec::new()).summary();
         assert!(summary.contains("chaos: success"), "{summary}");
+        assert!(summary.contains("2 times a worker"), "{summary}");
     }
 }

@@ -64,6 +64,10 @@ impl Report {
             let text = "times the machine stood still: less could be checked then";
             line("stalls", format!("{} {text}", self.stalls));
         }
+        if self.silences > 0 {
+            let text = "times a worker stood still by itself: less could be checked then";
+            line("silences", format!("{} {text}", self.silences));
+        }
         line("violations", self.violations.len().to_string());
         for violation in self.violations.iter().take(TOLD) {
             let at = super::seconds(violation.at, self.began);
