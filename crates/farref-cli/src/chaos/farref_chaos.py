@@ -49,7 +49,9 @@ class History:
 
     def note(self, event):
         with self.lock:
-            record = {"at": time.time_ns() // 1000, "life": self.life, "event": event}
+            # The same clock as in `history.rs`.
+            at = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+            record = {"at": at, "life": self.life, "event": event}
             os.write(self.file, (json.dumps(record) + "\n").encode())
 
     def number(self):

@@ -4,7 +4,8 @@
 //!    process, so SIGKILL loses nothing that was noted. (A machine that loses power does; this is about processes.)
 //! 2. HI-2: what is noted before something is done stands in the file before it happens, and what is noted after it stands there
 //!    after it: a call is noted as begun before it is made, a reference as released before it is dropped.
-//! 3. HI-3: all processes of a run are on one machine and have one clock, so the records of all files are in one order.
+//! 3. HI-3: all processes of a run are on one machine and have one clock, so the records of all files are in one order. It is the clock that
+//!    only goes forward, which nobody sets.
 //!
 //! The Python worker (`farref_chaos.py`) writes the same records.
 
@@ -12,9 +13,9 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::trouble::Trouble;
@@ -41,7 +42,7 @@ pub(super) fn number(life: Life, count: u32) -> u64 {
 /// Something that has happened.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// Microseconds since 1970.
+    /// Microseconds, by the machine's clock that only goes forward.
     pub(super) at: u64,
     /// Who has noted it.
     pub(super) life: Life,
@@ -221,10 +222,10 @@ pub(super) fn note(event: Event) {
 /// The exit code of a process that cannot write its history.
 pub(super) const UNWRITABLE: i32 = 74;
 
-/// Microseconds since 1970.
-pub(super) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_micros() as u64)
+/// What the clock says that is the same for all processes of a machine (HI-3), in microseconds.
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
 }
 
 /// Reads the histories of all processes of a run, in one order (HI-3).
@@ -308,6 +309,23 @@ mod tests {
         std::fs::remove_dir_all(&folder)?;
         let times: Vec<u64> = read?.iter().map(|record| record.at).collect();
         assert_eq!(times, [1, 2, 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn hi_3_the_clock_is_the_one_that_nobody_sets() -> anyhow::Result<()> {
+        if cfg!(target_os = "linux") {
+            // The system says how long it is since this clock began.
+            let uptime = || -> anyhow::Result<f64> {
+                let text = std::fs::read_to_string("/proc/uptime")?;
+                Ok(text.split(' ').next().unwrap_or_default().parse()?)
+            };
+            let (before, at, after) = (uptime()?, now() as f64 / 1e6, uptime()?);
+            // It does not count time in which the machine slept, and is told in hundredths.
+            assert!(at < after + 0.02, "{before} {at} {after}");
+        }
+        let (one, other) = (now(), now());
+        assert!(one <= other);
         Ok(())
     }
 

@@ -30,7 +30,9 @@ mod settings;
 mod trouble;
 mod worker;
 
+use std::fs::DirBuilder;
 use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -188,11 +190,19 @@ struct Folder {
 impl Folder {
     fn make(asked: Option<PathBuf>, seed: u64) -> anyhow::Result<Self> {
         let is_kept = asked.is_some();
-        let path = asked.unwrap_or_else(|| {
-            let name = format!("farref-chaos-{seed}-{}", std::process::id());
-            std::env::temp_dir().join(name)
-        });
-        let made = std::fs::create_dir_all(&path);
+        let (path, made) = match asked {
+            Some(path) => {
+                let made = std::fs::create_dir_all(&path);
+                (path, made)
+            }
+            None => {
+                let name = format!("farref-chaos-{seed}-{}", std::process::id());
+                let path = std::env::temp_dir().join(name);
+                // Where everybody may make folders, somebody else may have made this one, and what is written there is nobody's business.
+                let made = DirBuilder::new().mode(0o700).create(&path);
+                (path, made)
+            }
+        };
         made.with_context(|| {
             let path = path.display();
             format!("cannot make {path}: choose another folder with --histories")
@@ -219,5 +229,26 @@ impl Drop for Folder {
         if !self.is_kept {
             let _ = std::fs::remove_dir_all(&self.path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_of_its_own_is_nobody_elses_and_was_not_there() -> anyhow::Result<()> {
+        let seed = fastrand::u64(1 << 40..);
+        let folder = Folder::make(None, seed)?;
+        let mode = std::fs::metadata(&folder.path)?.permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
+        let path = folder.path.clone();
+        assert!(Folder::make(None, seed).is_err(), "it is there");
+        assert!(path.exists(), "another one's folder is left alone");
+        drop(folder);
+        assert!(!path.exists());
+        Ok(())
     }
 }

@@ -28,7 +28,7 @@ use lives::Lives;
 pub(super) struct Violation {
     /// Which rule of this checker it breaks.
     pub(super) rule: &'static str,
-    /// When, in microseconds since 1970, and who noted it.
+    /// When, in microseconds of the histories' clock, and who noted it.
     pub(super) at: u64,
     pub(super) life: Life,
     pub(super) text: String,

@@ -45,7 +45,7 @@ pub(super) struct Report {
     /// How many calls ended with an error, in each second since the beginning.
     errors_per_second: Vec<u64>,
     pub(super) violations: Vec<Violation>,
-    /// When the first record was written, in microseconds since 1970: violations have such times.
+    /// When the first record was written, in microseconds of the histories' clock: violations have such times.
     began: u64,
 }
 
