@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(super) tls: bool,
 
-    /// How long they work, before all comes to rest
-    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=604_800))]
+    /// How long they work, before all comes to rest. A day at most: all histories are in memory when they are checked
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) seconds: u64,
 
     /// How many faults there are to be in a second, on average

@@ -135,6 +135,7 @@ pub(super) fn make(figures: &Figures) -> (Vec<Fault>, u32) {
     let mut left_out = 0;
     let mut at = next_gap(&mut random, figures.rate);
     while at < figures.length {
+        planned.forget(at);
         match planned.choose(at, &mut random) {
             Some(fault) => planned.add(fault),
             None => left_out += 1,
@@ -158,7 +159,7 @@ struct Planned<'a> {
     faults: Vec<Fault>,
     /// Until when each worker is spared.
     busy_until: Vec<Duration>,
-    /// Until when those are away that are.
+    /// Until when those are away that are, at the moment that is planned for.
     away_until: Vec<Duration>,
 }
 
@@ -170,6 +171,11 @@ impl<'a> Planned<'a> {
             busy_until: vec![Duration::ZERO; figures.workers as usize],
             away_until: Vec::new(),
         }
+    }
+
+    /// Forgets who is back by now.
+    fn forget(&mut self, at: Duration) {
+        self.away_until.retain(|until| *until > at);
     }
 
     fn choose(&self, at: Duration, random: &mut Rng) -> Option<Fault> {
@@ -187,8 +193,7 @@ impl<'a> Planned<'a> {
             what,
             lasts,
         };
-        let away = self.away_until.iter().filter(|until| **until > at).count();
-        let is_one_too_many = away >= most_away(self.figures.workers) as usize;
+        let is_one_too_many = self.away_until.len() >= most_away(self.figures.workers) as usize;
         (!fault.loses(self.figures.peer_timeout) || !is_one_too_many).then_some(fault)
     }
 
