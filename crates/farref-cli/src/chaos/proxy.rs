@@ -449,7 +449,8 @@ mod tests {
     }
 
     #[test]
-    fn px_3_a_port_that_was_given_is_not_given_again_until_its_door_is_shut() -> anyhow::Result<()> {
+    fn px_3_a_port_that_was_given_is_not_given_again_until_its_door_is_shut() -> anyhow::Result<()>
+    {
         let ports = Ports::default();
         let one = ports.take()?;
         let other = ports.take()?;

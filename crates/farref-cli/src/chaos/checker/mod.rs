@@ -156,13 +156,7 @@ mod testing {
             self.begin_on(ms, call, &[], expects);
         }
 
-        pub(super) fn begin_on(
-            &mut self,
-            ms: u64,
-            call: u64,
-            values: &[u64],
-            expects: Expected,
-        ) {
+        pub(super) fn begin_on(&mut self, ms: u64, call: u64, values: &[u64], expects: Expected) {
             self.note(
                 ms,
                 1,
