@@ -141,7 +141,7 @@ impl<V, H> RefTable<V, H> {
     }
 
     /// This node needs nothing of whoever handed the reference to it: it stands on its own already, or is lost.
-    fn give_back(&mut self, from: NodeId, carried: &Carried, out: &mut Outbox<V>) {
+    fn give_back(&self, from: NodeId, carried: &Carried, out: &mut Outbox<V>) {
         let shares = vec![carried.share];
         match from == carried.owner {
             true => self.send(from, Control::Release(shares), out),
