@@ -1,9 +1,11 @@
 //! `farref chaos`, as it is run by hand, only shorter.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn farref(arguments: &[&str]) -> Result<Output> {
@@ -98,6 +100,52 @@ fn a_group_without_faults_has_no_error_that_nobody_asked_for() -> Result<()> {
     assert_eq!(report["lives"].as_array().context("lives")?.len(), 4);
     // Each of four workers has a history and a file for what it complains of, and the driver has a history.
     assert_eq!(histories?, 9);
+    Ok(())
+}
+
+/// The exit code of a run and its results, which was interrupted so many times once its workers worked; and what became of its histories.
+fn interrupted(times: u32) -> Result<(Output, bool)> {
+    let folder = scratch(&format!("interrupted-{times}"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
+    command.args(["chaos", "--seed", "9", "--workers", "4", "--seconds", "600"]);
+    command.args(["--operations-per-second", "60", "--peer-timeout", "4"]);
+    command.args(["--json", "-", "--histories"]).arg(&folder);
+    let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = piped.spawn()?;
+    let works = || {
+        let history = std::fs::read_to_string(folder.join("life-1.jsonl"));
+        history.is_ok_and(|history| history.contains("begun"))
+    };
+    while !works() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let pid = Pid::from_raw(child.id().try_into()?).context("a process")?;
+    for _ in 0..times {
+        kill_process(pid, Signal::INT)?;
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let output = child.wait_with_output()?;
+    let is_there = folder.join("driver.jsonl").exists();
+    let _ = std::fs::remove_dir_all(&folder);
+    Ok((output, is_there))
+}
+
+#[test]
+fn a_run_that_is_interrupted_is_checked_and_says_so() -> Result<()> {
+    let (output, _) = interrupted(1)?;
+    let report = report(&output)?;
+    assert_eq!(report["ended_early"], "interrupted");
+    ensure!(report["violations"] == Value::Array(Vec::new()), "{report}");
+    ensure!(count(&report, "/calls/made")? > 0, "{report}");
+    Ok(())
+}
+
+#[test]
+fn a_run_that_is_interrupted_twice_ends_at_once_and_leaves_its_histories() -> Result<()> {
+    let (output, is_there) = interrupted(2)?;
+    let err = text(&output.stderr);
+    ensure!(!output.status.success() && is_there, "{err}");
+    ensure!(err.contains("asked to end a second time"), "{err}");
     Ok(())
 }
 

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::Signal;
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::faults::{Afterwards, Faults};
 use super::group::{Group, Happening, Member, Process, Setup};
 use super::history::{self, Event, Life};
+use super::interrupts::Interrupts;
 use super::plan::{Fault, recovery};
 use super::worker::{EVICTED, IN_MINORITY, Order};
 use crate::progress::Progress;
@@ -29,7 +31,7 @@ const SETTLING: Duration = Duration::from_secs(60);
 const ENDING: Duration = Duration::from_secs(90);
 /// How long a worker is away that has ended by itself.
 const AWAY: Duration = Duration::from_millis(500);
-/// So many bad ends are enough to know that something is wrong.
+/// So many bad ends are enough to know that something is wrong: the load ends then, and nobody is started again.
 const ENOUGH: u32 = 8;
 
 /// What has become of a run, besides what is in the histories.
@@ -39,6 +41,18 @@ pub(super) struct Outcome {
     pub(super) skipped: u32,
     /// Connections that were cut.
     pub(super) cuts: u64,
+    /// Why the load ended before its time.
+    pub(super) early: Option<Early>,
+}
+
+/// Why a run ends before its time. What has happened is checked all the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Early {
+    /// It was asked to, by a signal.
+    Interrupted,
+    /// Workers ended badly again and again.
+    BadEnds,
 }
 
 /// What all are to do.
@@ -90,6 +104,12 @@ struct Driver {
     looked: Instant,
     cuts: u64,
     bad_ends: u32,
+    interrupts: Interrupts,
+    /// Whether it was asked to end.
+    interrupted: bool,
+    /// Whether all have come together.
+    met: bool,
+    early: Option<Early>,
 }
 
 /// Runs a plan.
@@ -100,6 +120,8 @@ pub(super) async fn run(
     progress: &Progress,
 ) -> anyhow::Result<Outcome> {
     let peer_timeout = setup.peer_timeout;
+    // Before the first process, so that no signal ends the driver alone.
+    let interrupts = Interrupts::listen().context("cannot listen for signals")?;
     let (group, happenings) = Group::prepare(setup).await?;
     let mut driver = Driver {
         group,
@@ -111,6 +133,10 @@ pub(super) async fn run(
         looked: Instant::now(),
         cuts: 0,
         bad_ends: 0,
+        interrupts,
+        interrupted: false,
+        met: false,
+        early: None,
     };
     driver.begin(progress).await?;
     driver.load(plan, length, progress).await?;
@@ -118,6 +144,7 @@ pub(super) async fn run(
     Ok(Outcome {
         skipped: driver.faults.skipped,
         cuts: driver.cuts,
+        early: driver.early,
     })
 }
 
@@ -134,6 +161,7 @@ impl Driver {
                 "the workers did not come together: see what they wrote, in the folder of their histories"
             );
         }
+        self.met = true;
         Ok(())
     }
 
@@ -148,6 +176,15 @@ impl Driver {
         let mut to_come = plan.iter().peekable();
         let mut seconds = 0;
         while began.elapsed() < length {
+            if self.interrupted {
+                self.early.get_or_insert(Early::Interrupted);
+                progress.note(
+                    "asked to end: all come to rest and are checked; the same again ends at once",
+                );
+            }
+            if self.early.is_some() {
+                break;
+            }
             while let Some(fault) = to_come.next_if(|fault| fault.at <= began.elapsed()) {
                 let (group, peer_timeout) = (&mut self.group, self.peer_timeout);
                 let afterwards = self.faults.inject(fault, group, peer_timeout).await;
@@ -256,7 +293,7 @@ impl Driver {
     ) -> anyhow::Result<bool> {
         let deadline = Instant::now() + limit;
         loop {
-            let ends = self.phase == Phase::End;
+            let ends = self.phase == Phase::End || self.gave_up();
             let is_done = |member: &Member| match &member.process {
                 Some(process) => is_done(process),
                 None => ends,
@@ -281,10 +318,21 @@ impl Driver {
                 let happening = happening.context("the workers are not heard any more")?;
                 self.take_up(happening).await?;
             }
+            () = self.interrupts.next() => {
+                if self.interrupted {
+                    bail!("asked to end a second time: nothing was checked");
+                }
+                self.interrupted = true;
+            }
             () = tokio::time::sleep_until(until) => {}
         }
         self.look_at_clock();
         self.do_what_is_due()
+    }
+
+    /// Whether those who are not there are not to come back.
+    fn gave_up(&self) -> bool {
+        self.early == Some(Early::BadEnds)
     }
 
     /// Workers are no better off than the driver: if it did not get to run, they may have seemed dead to each other.
@@ -306,7 +354,9 @@ impl Driver {
             match due {
                 Due::Undo(number) => self.faults.undo(number, &self.group),
                 Due::Start(index, fault) => {
-                    self.group.start(index)?;
+                    if !self.gave_up() {
+                        self.group.start(index)?;
+                    }
                     if let Some(number) = fault {
                         self.faults.undo(number, &self.group);
                     }
@@ -353,10 +403,13 @@ impl Driver {
         let is_bad = !killed && !matches!(code, Some(0 | EVICTED | IN_MINORITY));
         if is_bad {
             self.bad_ends += 1;
-            if self.bad_ends >= ENOUGH {
+            if self.bad_ends >= ENOUGH && !self.met {
                 bail!(
                     "workers end badly again and again: see what they wrote, in the folder of their histories"
                 );
+            }
+            if self.bad_ends >= ENOUGH {
+                self.early = Some(Early::BadEnds);
             }
         }
         if self.phase == Phase::End {

@@ -168,6 +168,8 @@ impl Group {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)
+            // Ctrl-C at a terminal is for the driver, which tells them what to do.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start a process for {name}"))?;

@@ -313,20 +313,12 @@ mod tests {
     }
 
     #[test]
-    fn hi_3_the_clock_is_the_one_that_nobody_sets() -> anyhow::Result<()> {
-        if cfg!(target_os = "linux") {
-            // The system says how long it is since this clock began.
-            let uptime = || -> anyhow::Result<f64> {
-                let text = std::fs::read_to_string("/proc/uptime")?;
-                Ok(text.split(' ').next().unwrap_or_default().parse()?)
-            };
-            let (before, at, after) = (uptime()?, now() as f64 / 1e6, uptime()?);
-            // It does not count time in which the machine slept, and is told in hundredths.
-            assert!(at < after + 0.02, "{before} {at} {after}");
-        }
+    fn hi_3_the_clock_is_the_one_that_nobody_sets() {
         let (one, other) = (now(), now());
         assert!(one <= other);
-        Ok(())
+        // It begins with the machine, and no machine has been up since 1970.
+        let years = one / 1_000_000 / 86_400 / 365;
+        assert!(years < 30, "{years}");
     }
 
     #[test]

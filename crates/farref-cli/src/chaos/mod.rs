@@ -9,7 +9,7 @@
 //! | [`program`], [`worker`] | a worker: its own program, its process (in Python: `farref_chaos.py`) |
 //! | [`history`] | what they write down |
 //! | [`proxy`] | what stands between them |
-//! | [`group`], [`faults`], [`driver`] | the processes, what is done to them, the run |
+//! | [`group`], [`faults`], [`driver`], [`interrupts`] | the processes, what is done to them, the run, its end before its time |
 //! | [`checker`] | what in the histories must not be |
 //! | [`report`] | what is said in the end |
 
@@ -20,6 +20,7 @@ mod faults;
 mod functions;
 mod group;
 mod history;
+mod interrupts;
 mod operations;
 mod plan;
 mod pool;
@@ -35,7 +36,7 @@ use std::io::Write as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -44,8 +45,10 @@ pub(crate) use arguments::Arguments;
 use crate::files::check_writable;
 use crate::open_files;
 use crate::progress::Progress;
-use checker::Times;
+use checker::{Findings, Times};
 use group::Setup;
+use history::Record;
+use interrupts::Interrupts;
 use plan::Figures;
 use report::Report;
 
@@ -168,8 +171,10 @@ fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Rep
     let outcome = runtime.block_on(run);
     progress.finish();
     let outcome = outcome?;
-    let records = history::read_all(folder)?;
-    let findings = checker::check(&records, Times::new(arguments.peer_timeout()));
+    let checked = runtime.block_on(check_histories(folder, arguments.peer_timeout()));
+    // Whoever still checks, though it was asked to end, is not waited for.
+    runtime.shutdown_background();
+    let (records, findings) = checked?;
     Ok(Report::new(
         arguments,
         seed,
@@ -181,7 +186,25 @@ fn run_in(arguments: &Arguments, seed: u64, folder: &Path) -> anyhow::Result<Rep
     ))
 }
 
-/// Where histories are. Removed when it is dropped, unless it is to be kept.
+/// What is in the histories, and what in them must not be. A signal ends that, and nothing else would: the driver listened to them.
+async fn check_histories(
+    folder: &Path,
+    peer_timeout: Duration,
+) -> anyhow::Result<(Vec<Record>, Findings)> {
+    let mut interrupts = Interrupts::listen().context("cannot listen for signals")?;
+    let folder = folder.to_owned();
+    let checking = tokio::task::spawn_blocking(move || {
+        let records = history::read_all(&folder)?;
+        let findings = checker::check(&records, Times::new(peer_timeout));
+        anyhow::Ok((records, findings))
+    });
+    tokio::select! {
+        checked = checking => checked.context("the histories could not be checked")?,
+        () = interrupts.next() => bail!("asked to end while it checked: nothing is known"),
+    }
+}
+
+/// Where histories are. Removed when it is dropped, unless it is to be kept, or this program panics: then they say why.
 struct Folder {
     path: PathBuf,
     is_kept: bool,
@@ -226,7 +249,9 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if std::thread::panicking() {
+            eprintln!("histories in {}", self.path.display());
+        } else if !self.is_kept {
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -249,6 +274,19 @@ mod tests {
         assert!(path.exists(), "another one's folder is left alone");
         drop(folder);
         assert!(!path.exists());
+        Ok(())
+    }
+
+    #[test]
+    fn a_panic_leaves_the_histories_where_they_are() -> anyhow::Result<()> {
+        let folder = Folder::make(None, fastrand::u64(1 << 40..))?;
+        let path = folder.path.clone();
+        let ended = std::panic::catch_unwind(move || {
+            let _folder = folder;
+            panic!("for a test");
+        });
+        assert!(ended.is_err() && path.exists());
+        std::fs::remove_dir(&path)?;
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::arguments::Arguments;
 use super::checker::{Findings, Violation};
-use super::driver;
+use super::driver::{self, Early};
 use super::history::{Event, Life, Outcome, Record};
 use effects::Effects;
 
@@ -25,6 +25,8 @@ pub(super) struct Report {
     /// How long they worked, and how long all of it took.
     seconds: u64,
     took_seconds: f64,
+    /// Why they worked for less time than that.
+    ended_early: Option<Early>,
     faults_per_second: f64,
     operations_per_second: u32,
     peer_timeout_seconds: u64,
@@ -124,6 +126,7 @@ impl Report {
             tls: arguments.tls,
             seconds: arguments.seconds,
             took_seconds: took.as_secs_f64(),
+            ended_early: outcome.early,
             faults_per_second: arguments.faults_per_second,
             operations_per_second: arguments.operations_per_second,
             peer_timeout_seconds: arguments.peer_timeout,

@@ -233,6 +233,7 @@ mod tests {
     use super::super::LifeEntry;
     use super::*;
     use crate::chaos::checker::Violation;
+    use crate::chaos::driver::Early;
 
     fn report(violations: Vec<Violation>) -> Report {
         let life = |life, worker: &str| LifeEntry {
@@ -251,6 +252,7 @@ mod tests {
             tls: false,
             seconds: 10,
             took_seconds: 12.0,
+            ended_early: None,
             faults_per_second: 1.0,
             operations_per_second: 10,
             peer_timeout_seconds: 2,
@@ -320,7 +322,12 @@ mod tests {
             summary.ends_with("chaos: FAILED (seed 4711)\n"),
             "{summary}"
         );
-        let summary = report(Vec::new()).summary();
+        let mut report = report(Vec::new());
+        let summary = report.summary();
+        assert!(!summary.contains("ended early"), "{summary}");
+        report.ended_early = Some(Early::Interrupted);
+        let summary = report.summary();
+        assert!(summary.contains("ended early"), "{summary}");
         assert!(summary.contains("chaos: success"), "{summary}");
         assert!(summary.contains("2 times a worker"), "{summary}");
     }

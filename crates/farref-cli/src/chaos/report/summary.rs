@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Report;
+use crate::chaos::driver::Early;
 
 /// So many violations are told; all of them are in the JSON.
 const TOLD: usize = 20;
@@ -30,6 +31,13 @@ impl Report {
             "time",
             format!("{} s under load, {took} in all", self.seconds),
         );
+        if let Some(early) = self.ended_early {
+            let why = match early {
+                Early::Interrupted => "it was asked to",
+                Early::BadEnds => "workers ended badly again and again",
+            };
+            line("ended early", format!("{why}; all until then was checked"));
+        }
         line("faults", listed(&self.faults));
         let left_out = self.faults_left_out + self.faults_skipped;
         if left_out > 0 {
