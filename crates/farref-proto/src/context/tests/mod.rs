@@ -324,6 +324,51 @@ fn all_forget_when_the_origin_dies() {
     net.finish();
 }
 
+/// CT-2, F2: the one who passed a cleanup on is over with a later life of its worker, and is not told that all have answered.
+#[test]
+fn with_a_later_life_of_a_worker_it_is_not_told_that_a_cleanup_is_done() {
+    let mut net = Tables::new(4);
+    let context = net.open(A);
+    for (from, to) in [(A, B), (B, C), (C, D)] {
+        net.called(from, to, context);
+    }
+    for (n, from) in [(D, C), (C, B), (B, A)] {
+        net.finish_call(n, from, context);
+    }
+    net.deliver_all();
+    net.release(A, context);
+    net.deliver(A, B);
+    net.deliver(B, C);
+    let later = NodeId::new(B as u32, 3);
+    for n in [A, C] {
+        net.on(n, |table, out| table.on_gone(later, out));
+    }
+    net.crash(B);
+    net.deliver(C, D);
+    let told = net.on(C, |table, out| {
+        table.on_cleaned(id(D), context, out);
+        out.receivers().count()
+    });
+    assert_eq!(told, 0);
+    net.deliver_all();
+    assert_eq!(net.released(), [(A, context)]);
+    net.finish();
+}
+
+/// CT-3, D5: of a life nobody remembers which of its contexts are closed once a later one of its worker is over.
+#[test]
+fn with_a_later_life_of_its_origin_it_is_forgotten_which_contexts_are_closed() {
+    let mut net = Tables::new(2);
+    let mut empty = net.tables[A].clone();
+    let [life, later] = [1, 3].map(|life| NodeId::new(900, life));
+    let context = ContextId::new(life, 4);
+    net.on(A, |table, out| table.on_cleanup(id(B), context, 4, out));
+    net.on(A, |table, out| table.on_gone(later, out));
+    empty.on_gone(later, &mut Outbox::<()>::new());
+    assert_eq!(net.tables[A], empty);
+    net.finish();
+}
+
 /// F2: a context that lost a worker takes no further calls where that is known.
 #[test]
 fn a_context_that_lost_a_worker_takes_no_further_calls() {

@@ -4,7 +4,8 @@ use super::cluster::*;
 use crate::error::{CallError, RefError};
 use crate::event::Event;
 use crate::ids::{ContextId, MessageId, NodeId};
-use crate::membership::Membership;
+use crate::limits::MAX_BATCH;
+use crate::membership::{Change, Membership, Outcome};
 use crate::message::{CallHead, Control, Target};
 use crate::node::{Arrival, Node, NodeConfig, Want};
 use crate::outbox::Outbox;
@@ -580,4 +581,41 @@ fn with_a_life_its_earlier_ones_are_over_also_if_they_were_never_met() {
         assert_eq!(net.freed(), [8]);
         net.finish();
     }
+}
+
+/// D5, RT-7: many depart at one time. The news of it goes before what follows from it, in messages that whoever hears them
+/// takes in.
+#[test]
+fn the_news_of_many_departures_goes_out_in_several_messages() {
+    let many = MAX_BATCH + 1;
+    let members = (0..many + 2).map(id);
+    let membership = Membership::founding(id(A), members.clone());
+    let mut node: Node<u32> = Node::new(id(A), membership, NodeConfig::default());
+    let mut out = Outbox::new();
+    let made = node.call(id(B), Want::Reference(TYPE), &[], None, &mut out);
+    let rref = reference(&made.unwrap());
+    let handed = node.call(id(C), Want::Answer, &[rref], None, &mut out);
+    assert!(handed.is_ok());
+    let outcome = Outcome {
+        changes: members
+            .skip(C)
+            .map(|dead| Change::Gone(dead, Departure::Died))
+            .collect(),
+        ..Outcome::default()
+    };
+    node.apply(outcome, &mut out);
+    let mut told = Vec::new();
+    let mut adopted = false;
+    while let Some((to, control)) = out.pop_control() {
+        match control {
+            Control::View { entries, .. } if to == id(B) => {
+                assert!(!adopted);
+                told.push(entries.len());
+            }
+            Control::Adopt(_) => adopted = true,
+            _ => {}
+        }
+    }
+    assert!(adopted);
+    assert_eq!(told, [MAX_BATCH, 1]);
 }

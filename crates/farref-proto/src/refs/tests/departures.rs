@@ -562,3 +562,108 @@ fn a_declined_reference_says_why() {
         net.finish();
     }
 }
+
+/// RT-11, F2: with a life of its worker an owner is over that was never in the view here: no word on it will ever come.
+#[test]
+fn with_a_later_life_of_its_owner_a_reference_is_lost() {
+    let mut net = Tables::new(2);
+    let confirmed = net.created(A, B, 7);
+    let unconfirmed = net.remote(A, B);
+    net.crash(B);
+    let later = NodeId::new(B as u32, 3);
+    net.on(A, |table, out| table.on_gone(later, out));
+    let owner = id(B);
+    for rref in [confirmed, unconfirmed] {
+        let error = RefError::OwnerLost { rref, owner };
+        assert_eq!(net.table(A).check(rref), Err(error));
+        net.drop_handle(A, rref);
+    }
+    net.finish();
+}
+
+/// RT-7, F2: what was on its way to a life is adopted in its name also if a later one of its worker is what is known to be over.
+#[test]
+fn with_a_later_life_of_its_receiver_a_fork_is_adopted() {
+    let mut net = Tables::new(3);
+    let rref = net.created(A, B, 7);
+    let share = net.share(A, C, rref).share;
+    net.drop_handle(A, rref);
+    net.crash(C);
+    let later = NodeId::new(C as u32, 3);
+    net.on(B, |table, out| table.on_gone(later, out));
+    net.on(A, |table, out| table.on_gone(later, out));
+    let (holder, fingerprint) = (id(C), TYPE);
+    let adoption = Adoption {
+        share,
+        holder,
+        fingerprint,
+    };
+    let adopt = Packet::Control(Control::Adopt(vec![adoption]));
+    assert_eq!(net.pending(A, B).first(), Some(&adopt));
+    net.deliver_all();
+    assert_eq!((net.holders(B, rref), net.freed()), (vec![C], vec![]));
+    net.on(B, |table, out| table.on_settled(later, out));
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// RT-4, ME-3, F2: a parent is over with a later life of its worker. It waits for nothing; the word on the departure waits for
+/// the registration of what it handed over.
+#[test]
+fn with_a_later_life_of_its_parent_a_registration_is_due_to_the_departure() {
+    let mut net = Tables::new(3);
+    let rref = net.created(A, B, 7);
+    net.share(A, C, rref);
+    net.deliver(A, C);
+    net.crash(A);
+    let later = NodeId::new(A as u32, 3);
+    net.on(C, |table, out| table.on_gone(later, out));
+    assert!(!net.table(C).is_registered(), "B has not answered");
+    net.deliver_all();
+    assert!(net.table(C).is_registered());
+    net.on(B, |table, out| table.on_gone(later, out));
+    net.on(B, |table, out| table.on_settled(later, out));
+    assert_eq!(net.holders(B, rref), [C]);
+    net.drop_handle(C, rref);
+    net.deliver_all();
+    assert_eq!(net.freed(), [7]);
+    net.finish();
+}
+
+/// H10, RT-10, F2: a creator that was never in the view here is over with a later life of its worker: what it was to create
+/// never comes.
+#[test]
+fn with_a_later_life_of_its_creator_a_value_never_comes() {
+    let mut net = Tables::new(3);
+    let rref = RRefId::new(id(A), 0);
+    let waiter = waiter(C, 1);
+    assert_eq!(net.fetch(B, rref, waiter), Ok(Fetch::Waiting));
+    let later = NodeId::new(A as u32, 3);
+    net.on(B, |table, out| table.on_gone(later, out));
+    assert_eq!(net.events(B), []);
+    net.on(B, |table, out| table.on_settled(later, out));
+    let outcome = Err(RefError::CreatorLost { rref });
+    let fetched = Event::Fetched {
+        waiter,
+        rref,
+        outcome,
+    };
+    assert_eq!(net.events(B), [fetched]);
+    assert_eq!(net.table(B).counters().pending_owners, 0);
+    net.finish();
+}
+
+/// F2: a fetch is forgotten with a later life of its asker's worker.
+#[test]
+fn with_a_later_life_of_its_asker_a_fetch_is_forgotten() {
+    let mut net = Tables::new(3);
+    let rref = RRefId::new(id(A), 0);
+    assert_eq!(net.fetch(B, rref, waiter(C, 1)), Ok(Fetch::Waiting));
+    assert_eq!(net.fetch(B, rref, waiter(B, 1)), Ok(Fetch::Waiting));
+    let later = NodeId::new(C as u32, 3);
+    net.on(B, |table, out| table.on_gone(later, out));
+    assert_eq!(net.table(B).counters().waiting, 1);
+    net.on(B, |table, out| table.cancel_fetch(rref, waiter(B, 1), out));
+    assert!(net.table(B).is_empty());
+    net.finish();
+}

@@ -34,6 +34,7 @@ fn of_two_owners_that_are_named_the_first_counts() {
         };
         assert_eq!(net.hand(by, to, Packet::Fork(said)), Ok(()), "{to}");
         assert_eq!(net.table(to).check(rref), Ok(()));
+        assert_eq!(net.table(to).owner_of(rref), Some(id(A)));
         net.deliver_all();
         net.drop_handle(to, rref);
         net.on(by, |table, out| table.undo_fork(&carried, out));
