@@ -153,6 +153,14 @@ fn a_run_that_is_interrupted_twice_ends_at_once_and_leaves_its_histories() -> Re
 fn what_cannot_be_done_is_one_line_that_says_what_to_do() -> Result<()> {
     for (arguments, advice) in [
         (&["--python", "8"][..], "--workers 9"),
+        (
+            &["--python", "1", "--python-program", "/nope/python"],
+            "with /nope/python",
+        ),
+        (
+            &["--python", "1", "--python-program", "false"],
+            "pip install ./python",
+        ),
         (&["--html", "/no/such/directory/page.html"], "another file"),
         (&["--html", "a", "--json", "a"], "another one"),
     ] {

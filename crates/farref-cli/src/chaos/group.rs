@@ -172,7 +172,10 @@ impl Group {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("cannot start a process for {name}"))?;
+            .with_context(|| {
+                let program = command.as_std().get_program().display();
+                format!("cannot start {program} for {name}")
+            })?;
         let id = child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
         let id = id.with_context(|| format!("{name} ended at once"))?;
         let orders = child.stdin.take().context("no way to the worker")?;

@@ -3,6 +3,7 @@
 //! | part | job |
 //! | --- | --- |
 //! | [`arguments`], [`settings`] | the command line; what a process is told |
+//! | [`python`] | whether Python workers can be run |
 //! | [`plan`] | which faults come when |
 //! | [`operations`] | what the workers do |
 //! | [`functions`], [`pool`], [`trouble`] | what they can be called for, which references they keep, what can go wrong |
@@ -26,6 +27,7 @@ mod plan;
 mod pool;
 mod program;
 mod proxy;
+mod python;
 mod report;
 mod settings;
 mod trouble;
@@ -62,6 +64,9 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return runtime.block_on(worker::be_a_worker(settings.clone()));
     }
     let json = check(arguments)?;
+    if arguments.python > 0 {
+        python::check(&arguments.python_program)?;
+    }
     open_files::allow(
         files(arguments.workers),
         &format!("{} workers", arguments.workers),
