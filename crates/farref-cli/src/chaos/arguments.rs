@@ -18,11 +18,11 @@ use super::settings::Settings;
   farref chaos --python 2                       two Python workers among them
   farref chaos --seed 4711 --html chaos.html    what a seed did, with a page that shows it")]
 pub(crate) struct Arguments {
-    /// How many workers there are
+    /// How many workers there are, 4 to 64
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(4..=64))]
     pub(super) workers: u32,
 
-    /// How many of them are Python programs, which need the package `farref`
+    /// How many of them are Python programs, which need the package `farref`; fewer than all
     #[arg(long, value_name = "WORKERS", default_value_t = 0)]
     pub(super) python: u32,
 
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) seconds: u64,
 
-    /// How many faults there are to be in a second, on average
+    /// How many faults there are to be in a second, on average, 0 to 100
     #[arg(long, value_name = "RATE", default_value = "1", value_parser = rate)]
     pub(super) faults_per_second: f64,
 
@@ -46,11 +46,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "RATE", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) operations_per_second: u32,
 
-    /// Where the choices start: which faults come when, and what every worker does
+    /// Where the choices start: which faults come when, and what every worker does. A random one if it is left out, which is told
     #[arg(long)]
     pub(super) seed: Option<u64>,
 
-    /// How long a worker may be silent before the others take it for dead
+    /// How long a worker may be silent before the others take it for dead, 2 to 60
     #[arg(long, value_name = "SECONDS", default_value_t = 6, value_parser = clap::value_parser!(u64).range(2..=60))]
     pub(super) peer_timeout: u64,
 
