@@ -61,6 +61,8 @@ fn a_group_under_faults_keeps_what_it_promises() -> Result<()> {
     let report = report(&output)?;
     ensure!(report["violations"] == Value::Array(Vec::new()), "{report}");
     assert_eq!(count(&report, "/seed")?, 7);
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     // Something has happened.
     ensure!(count(&report, "/calls/brought_values")? > 100, "{report}");
     ensure!(count(&report, "/values/made")? > 10, "{report}");
@@ -135,6 +137,8 @@ fn a_run_that_is_interrupted_is_checked_and_says_so() -> Result<()> {
     let (output, _) = interrupted(1)?;
     let report = report(&output)?;
     assert_eq!(report["ended_early"], "interrupted");
+    let load = report["load_seconds"].as_f64().context("a length")?;
+    ensure!(load < 600.0, "the load that was made, not that asked for");
     ensure!(report["violations"] == Value::Array(Vec::new()), "{report}");
     ensure!(count(&report, "/calls/made")? > 0, "{report}");
     Ok(())

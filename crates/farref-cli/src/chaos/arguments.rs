@@ -10,7 +10,8 @@ use super::settings::Settings;
 /// Workers call each other, hand references on and train, by the seed. Meanwhile some of them are killed and started again, stopped, told to
 /// leave, and their connections are cut, delayed, throttled and half closed. Every worker writes down what it does; in the end all
 /// of it is checked: every call ran at most once and was answered rightly, or with an error that what happened allows; nothing was
-/// used after it was freed; everything is freed. The exit code is 1 if anything is wrong.
+/// used after it was freed; everything is freed. The exit code is 1 if a rule was broken, or
+/// the run could not be made; of a run that was ended early, it is about what happened until then.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   farref chaos                                  eight workers, a minute, a fault every second
@@ -79,11 +80,60 @@ impl Arguments {
     pub(super) fn length(&self) -> Duration {
         Duration::from_secs(self.seconds)
     }
+
+    /// The command that does the same again, for a shell, with all that it depends on: also what has a default, which may change.
+    pub(super) fn again(&self, seed: u64) -> String {
+        let mut command = format!("farref chaos --seed {seed} --workers {}", self.workers);
+        if self.python > 0 {
+            let program = quoted(&self.python_program.to_string_lossy());
+            command += &format!(" --python {} --python-program {program}", self.python);
+        }
+        if self.tls {
+            command += " --tls";
+        }
+        command
+            + &format!(
+                " --seconds {} --faults-per-second {} --operations-per-second {} --peer-timeout {}",
+                self.seconds, self.faults_per_second, self.operations_per_second, self.peer_timeout
+            )
+    }
 }
 
 fn rate(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(rate) if (0.0..=100.0).contains(&rate) => Ok(rate),
         _ => Err("expected a number from 0 to 100".to_owned()),
+    }
+}
+
+/// As a word of a shell's.
+fn quoted(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-+".contains(letter);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    #[test]
+    fn the_command_that_does_the_same_again_names_every_option() {
+        let line = "--seed 5 --workers 6 --python 2 --python-program /a/python3 --tls --seconds 30 \
+                    --faults-per-second 0.5 --operations-per-second 70 --peer-timeout 4";
+        let words = std::iter::once("chaos").chain(line.split_whitespace());
+        let arguments = Command::parse_from(words).arguments;
+        assert_eq!(arguments.again(5), format!("farref chaos {line}"));
+        assert_eq!(quoted("my python's"), r"'my python'\''s'");
     }
 }

@@ -41,7 +41,9 @@ pub(super) struct Outcome {
     pub(super) skipped: u32,
     /// Connections that were cut.
     pub(super) cuts: u64,
-    /// Why the load ended before its time.
+    /// How long the load was.
+    pub(super) load: Duration,
+    /// Why it ended before its time.
     pub(super) early: Option<Early>,
 }
 
@@ -139,11 +141,14 @@ pub(super) async fn run(
         early: None,
     };
     driver.begin(progress).await?;
+    let began = Instant::now();
     driver.load(plan, length, progress).await?;
+    let load = began.elapsed();
     driver.come_to_rest(progress).await?;
     Ok(Outcome {
         skipped: driver.faults.skipped,
         cuts: driver.cuts,
+        load,
         early: driver.early,
     })
 }

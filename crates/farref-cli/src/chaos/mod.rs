@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let folder = Folder::make(arguments.histories.clone(), seed)?;
     let outcome = run_in(arguments, seed, &folder.path);
-    let report = match outcome {
+    let mut report = match outcome {
         Ok(report) => report,
         Err(error) => {
             let folder = folder.keep();
@@ -83,6 +83,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     };
 
+    let is_kept = !report.ok || arguments.histories.is_some();
+    report.histories = is_kept.then(|| folder.path.clone());
     let text = serde_json::to_string_pretty(&report)? + "\n";
     let is_printed = arguments.json.is_some() && json.is_none();
     let said = if is_printed { &text } else { &report.summary() };
@@ -90,13 +92,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let shown = shown.context("cannot print the results");
     let as_json = write(json, &text);
     let page = write(arguments.html.as_deref(), &report.page());
-    let is_well = report.violations.is_empty();
-    if !is_well || arguments.histories.is_some() {
+    if is_kept {
         let kept = folder.keep();
         eprintln!("seed {seed}, histories in {}", kept.display());
     }
     shown.and(as_json).and(page)?;
-    Ok(match is_well {
+    Ok(match report.ok {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })

@@ -37,6 +37,11 @@ impl Kind {
             Self::Unexpected => "unexpected",
         }
     }
+
+    /// Whether it comes only of a worker that was lost, or took itself for lost.
+    pub(super) fn is_of_a_loss(self) -> bool {
+        !matches!(self, Self::Timeout | Self::Unexpected)
+    }
 }
 
 /// An error of farref's, as it is noted.

@@ -21,7 +21,8 @@ const COUNTED: [Counted; 4] = [
     ("values", |sample| sample.values, 4, 400),
 ];
 
-pub(super) fn check(records: &[Record]) -> Vec<Violation> {
+/// What grows, and how many lives were long enough to say.
+pub(super) fn check(records: &[Record]) -> (Vec<Violation>, u32) {
     let mut lives = BTreeMap::<Life, Vec<(u64, Sample)>>::new();
     for record in records {
         if let Event::Sampled(sample) = record.event {
@@ -30,7 +31,9 @@ pub(super) fn check(records: &[Record]) -> Vec<Violation> {
         }
     }
     let mut violations = Vec::new();
+    let mut long_enough = 0;
     for (life, samples) in lives.into_iter().filter(|(_, all)| all.len() >= LEAST) {
+        long_enough += 1;
         let quarter = samples.len() / 4;
         let (early, late) = (&samples[quarter..2 * quarter], &samples[3 * quarter..]);
         for (what, count, halves, besides) in COUNTED {
@@ -45,7 +48,7 @@ pub(super) fn check(records: &[Record]) -> Vec<Violation> {
             }
         }
     }
-    violations
+    (violations, long_enough)
 }
 
 fn middle(samples: &[(u64, Sample)], count: fn(&Sample) -> u64) -> u64 {
@@ -90,7 +93,9 @@ mod tests {
         ];
         for sample in grown {
             assert_eq!(sampled(400, sample).broken(), ["CK-11"]);
+            assert_eq!(check(&sampled(400, sample).0).1, 1);
             // Too short to say.
+            assert_eq!(check(&sampled(79, sample).0), (Vec::new(), 0));
             assert!(sampled(79, sample).broken().is_empty());
         }
     }

@@ -7,12 +7,15 @@
 //! | [`endings`] | CK-9: a worker ends badly, is taken for dead for nothing (F1), or does not do what it is told in time (S1). CK-10: something is left on a worker that has let go of everything. |
 //! | [`growth`] | CK-11: a process grows (D5). |
 //!
+//! [`rules`] has them in words.
+//!
 //! What an error is allowed for is in [`lives`]: when which worker was well.
 
 mod calls;
 mod endings;
 mod growth;
 mod lives;
+mod rules;
 mod values;
 
 use std::time::Duration;
@@ -22,6 +25,8 @@ use serde::Serialize;
 use super::history::{Life, Record};
 use super::plan::recovery;
 use lives::Lives;
+
+pub(super) use rules::sentence;
 
 /// What must not be, and is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -59,6 +64,8 @@ pub(super) struct Findings {
     pub(super) violations: Vec<Violation>,
     /// How many times a worker did not note how it is for so long that losses were allowed around it, and nobody had stopped it.
     pub(super) silences: u32,
+    /// How many lives were long enough to say whether they grow (CK-11).
+    pub(super) growth_lives: u32,
 }
 
 /// Checks everything. The records are in their order.
@@ -67,11 +74,13 @@ pub(super) fn check(records: &[Record], times: Times) -> Findings {
     let mut violations = calls::check(records, &lives);
     violations.extend(values::check(records, &lives));
     violations.extend(endings::check(records, &lives));
-    violations.extend(growth::check(records));
+    let (growth, growth_lives) = growth::check(records);
+    violations.extend(growth);
     violations.sort_by_key(|violation| violation.at);
     Findings {
         violations,
         silences: lives.silences(),
+        growth_lives,
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::chaos::history::{Event, Expected, Life, Outcome, Record};
 use crate::chaos::plan::recovery;
+use crate::chaos::trouble::Kind;
 
 /// All errors of a run, by time.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(super) struct Effects {
 #[derive(Debug)]
 struct Failed {
     at: u64,
-    kind: &'static str,
+    kind: Kind,
     /// Who called, who was called, who is named.
     workers: Vec<String>,
 }
@@ -46,7 +47,7 @@ impl Effects {
                     let all = [caller, Some(to), named].into_iter().flatten();
                     errors.push(Failed {
                         at: record.at,
-                        kind: trouble.kind.name(),
+                        kind: trouble.kind,
                         workers: all.map(str::to_owned).collect(),
                     });
                 }
@@ -59,15 +60,23 @@ impl Effects {
         }
     }
 
-    /// Errors that have to do with a worker, from one moment to another and a while after it.
-    pub(super) fn around(&self, worker: &str, from: u64, to: u64) -> BTreeMap<&'static str, u64> {
+    /// Errors that have to do with a worker, from one moment to another and a while after it. Losses among them only if it may be
+    /// lost: they are of another fault then, or break a rule, which is told elsewhere.
+    pub(super) fn around(
+        &self,
+        worker: &str,
+        from: u64,
+        to: u64,
+        loses: bool,
+    ) -> BTreeMap<&'static str, u64> {
         let to = to + self.recovery;
         let first = self.errors.partition_point(|error| error.at < from);
         let errors = self.errors[first..].iter();
         let mut kinds = BTreeMap::new();
         for error in errors.take_while(|error| error.at <= to) {
-            if error.workers.iter().any(|involved| involved == worker) {
-                *kinds.entry(error.kind).or_default() += 1;
+            let is_involved = error.workers.iter().any(|involved| involved == worker);
+            if is_involved && (loses || !error.kind.is_of_a_loss()) {
+                *kinds.entry(error.kind.name()).or_default() += 1;
             }
         }
         kinds

@@ -1,10 +1,13 @@
 //! What is said of a run: as a summary, as JSON and as a page.
 
+mod advice;
+mod counts;
 mod effects;
 mod page;
 mod summary;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,20 +15,30 @@ use serde::Serialize;
 use super::arguments::Arguments;
 use super::checker::{Findings, Violation};
 use super::driver::{self, Early};
-use super::history::{Event, Life, Outcome, Record};
+use super::history::{Event, Life, Record};
+use counts::{Calls, Values, calls, values};
 use effects::Effects;
 
 /// A run and what came of it.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
+    /// Of farref.
+    version: &'static str,
+    /// Whether no rule was broken.
+    pub(super) ok: bool,
+    /// What does the same again.
+    command: String,
+    /// Where the histories are, if they were kept.
+    pub(super) histories: Option<PathBuf>,
     pub(super) seed: u64,
     workers: u32,
     python: u32,
     tls: bool,
-    /// How long they worked, and how long all of it took.
+    /// How long they were to work, how long they did, and how long all of it took.
     seconds: u64,
+    load_seconds: f64,
     took_seconds: f64,
-    /// Why they worked for less time than that.
+    /// Why they worked for less time than they were to.
     ended_early: Option<Early>,
     faults_per_second: f64,
     operations_per_second: u32,
@@ -42,37 +55,15 @@ pub(super) struct Report {
     stalls: u32,
     /// How many times a worker did not get to run for so long, though nobody had stopped it.
     silences: u32,
+    /// How many lives were long enough to look for growth in them (CK-11).
+    growth_lives: u32,
     lives: Vec<LifeEntry>,
     timeline: Vec<FaultEntry>,
-    /// How many calls ended with an error, in each second since the beginning.
+    /// How many calls ended with an error, in each second since the beginning. Those that were meant to be late are not among them.
     errors_per_second: Vec<u64>,
-    pub(super) violations: Vec<Violation>,
-    /// When the first record was written, in microseconds of the histories' clock: violations have such times.
+    violations: Vec<ViolationEntry>,
+    /// When the first record was written, in microseconds of the histories' clock: to find a time of this report there.
     began: u64,
-}
-
-/// What became of all calls.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Calls {
-    made: u64,
-    /// Functions that ran, those of calls that were made in turn among them.
-    ran: u64,
-    brought_values: u64,
-    /// Failed as they were asked to.
-    refused: u64,
-    dropped: u64,
-    /// Ended with an error, by kind.
-    failed: BTreeMap<&'static str, u64>,
-}
-
-/// And of all values.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-struct Values {
-    made: u64,
-    used: u64,
-    freed: u64,
-    /// How often a worker has kept a reference.
-    kept: u64,
 }
 
 /// One process. Times are in seconds since the beginning.
@@ -89,6 +80,15 @@ struct LifeEntry {
     peak_memory_kib: u64,
 }
 
+/// What must not be, and was, in seconds since the beginning.
+#[derive(Debug, PartialEq, Serialize)]
+struct ViolationEntry {
+    rule: &'static str,
+    at: f64,
+    life: Life,
+    text: String,
+}
+
 /// A fault, and which errors came while it lasted and for as long after it as it may have been why.
 #[derive(Debug, PartialEq, Serialize)]
 struct FaultEntry {
@@ -98,6 +98,8 @@ struct FaultEntry {
     life: Life,
     kind: String,
     text: String,
+    /// Whether its worker may be lost by it. If not, no losses are among the errors.
+    loses: bool,
     errors: BTreeMap<&'static str, u64>,
 }
 
@@ -119,12 +121,19 @@ impl Report {
             *faults.entry(fault.kind.clone()).or_default() += 1;
         }
         let is_stall = |record: &&Record| matches!(record.event, Event::Stalled { .. });
+        let violations = findings.violations.into_iter();
+        let violations: Vec<_> = violations.map(|one| entry(one, began)).collect();
         Self {
+            version: env!("CARGO_PKG_VERSION"),
+            ok: violations.is_empty(),
+            command: arguments.again(seed),
+            histories: None,
             seed,
             workers: arguments.workers,
             python: arguments.python,
             tls: arguments.tls,
             seconds: arguments.seconds,
+            load_seconds: outcome.load.as_secs_f64(),
             took_seconds: took.as_secs_f64(),
             ended_early: outcome.early,
             faults_per_second: arguments.faults_per_second,
@@ -138,10 +147,11 @@ impl Report {
             values: values(records),
             stalls: records.iter().filter(is_stall).count() as u32,
             silences: findings.silences,
+            growth_lives: findings.growth_lives,
             lives: lives(records, began),
             timeline,
             errors_per_second: effects.by_second(began),
-            violations: findings.violations,
+            violations,
             began,
         }
     }
@@ -151,38 +161,13 @@ fn seconds(at: u64, began: u64) -> f64 {
     at.saturating_sub(began) as f64 / 1e6
 }
 
-fn calls(records: &[Record]) -> Calls {
-    let mut calls = Calls::default();
-    for record in records {
-        match &record.event {
-            Event::Begun { .. } => calls.made += 1,
-            Event::Ran { .. } => calls.ran += 1,
-            Event::Ended { outcome, .. } => match outcome {
-                Outcome::Value(_) => calls.brought_values += 1,
-                Outcome::Refusal(_) => calls.refused += 1,
-                Outcome::Dropped => calls.dropped += 1,
-                Outcome::Failed(trouble) => {
-                    *calls.failed.entry(trouble.kind.name()).or_default() += 1;
-                }
-            },
-            _ => {}
-        }
+fn entry(violation: Violation, began: u64) -> ViolationEntry {
+    ViolationEntry {
+        rule: violation.rule,
+        at: seconds(violation.at, began),
+        life: violation.life,
+        text: violation.text,
     }
-    calls
-}
-
-fn values(records: &[Record]) -> Values {
-    let mut values = Values::default();
-    for record in records {
-        match record.event {
-            Event::Made { .. } => values.made += 1,
-            Event::Used { .. } => values.used += 1,
-            Event::Freed { .. } => values.freed += 1,
-            Event::Kept { .. } => values.kept += 1,
-            _ => {}
-        }
-    }
-    values
 }
 
 fn lives(records: &[Record], began: u64) -> Vec<LifeEntry> {
@@ -241,6 +226,7 @@ fn timeline(records: &[Record], began: u64, effects: &Effects) -> Vec<FaultEntry
             kind,
             worker,
             life,
+            loses,
             text,
             ..
         } => {
@@ -252,7 +238,8 @@ fn timeline(records: &[Record], began: u64, effects: &Effects) -> Vec<FaultEntry
                 life: *life,
                 kind: kind.clone(),
                 text: text.clone(),
-                errors: effects.around(worker, record.at, until.unwrap_or(record.at)),
+                loses: *loses,
+                errors: effects.around(worker, record.at, until.unwrap_or(record.at), *loses),
             })
         }
         _ => None,
@@ -262,7 +249,7 @@ fn timeline(records: &[Record], began: u64, effects: &Effects) -> Vec<FaultEntry
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{DRIVER, Expected, Sample};
+    use super::super::history::{DRIVER, Expected, Outcome, Sample};
     use super::super::trouble::{Kind, Trouble};
     use super::*;
 
@@ -347,6 +334,32 @@ mod tests {
         assert_eq!(timeline.len(), 1);
         assert_eq!(timeline[0].errors, BTreeMap::from([("peer lost", 1)]));
         assert_eq!((timeline[0].at, timeline[0].until), (0.11, Some(0.5)));
+    }
+
+    #[test]
+    fn a_fault_that_may_lose_nothing_is_not_blamed_for_losses() {
+        let mut records = records();
+        for record in &mut records {
+            if let Event::Fault { loses, .. } = &mut record.event {
+                *loses = false;
+            }
+        }
+        let effects = Effects::of(&records, Duration::from_secs(2));
+        let timeline = timeline(&records, records[0].at, &effects);
+        assert!(timeline[0].errors.is_empty());
+        // It came all the same.
+        assert_eq!(effects.by_second(records[0].at), [1]);
+    }
+
+    #[test]
+    fn violations_have_their_times_as_all_else_does() {
+        let violation = Violation {
+            rule: "CK-8",
+            at: 3_500_000,
+            life: 2,
+            text: String::new(),
+        };
+        assert_eq!(entry(violation, 1_000_000).at, 2.5);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::{FaultEntry, Report, seconds};
+use super::{FaultEntry, Report};
 
 const WIDTH: f64 = 1100.0;
 /// What the names of the workers need.
@@ -28,16 +28,18 @@ const COLOURS: [(&str, &str); 7] = [
 /// So many faults are in the table; all of them are in the picture and in the JSON.
 const LISTED: usize = 3_000;
 
+/// How the table of them begins.
+const FAULTS: &str = "<h2>Faults, and the errors around them</h2>
+<p>Errors of calls that the worker made, that were made to it, or that name it, while the fault lasted and until the group was itself again.
+Losses are left out where the fault is one by which nothing may be lost. Calls that were meant to take longer than they may are left out.</p>
+<table>
+<tr><th>s<th>worker<th>what<th>errors";
+
 impl Report {
     /// For a browser.
     pub(in crate::chaos) fn page(&self) -> String {
-        let verdict = match self.violations.is_empty() {
-            true => r#"<p class="good">Everything that is promised was kept.</p>"#.to_owned(),
-            false => format!(
-                r#"<p class="bad">{} violations.</p>"#,
-                self.violations.len()
-            ),
-        };
+        let class = if self.ok { "good" } else { "bad" };
+        let verdict = self.verdict();
         format!(
             r#"<!doctype html>
 <html lang="en">
@@ -50,25 +52,25 @@ table {{ border-collapse: collapse; font-size: 13px }}
 th, td {{ padding: .15em 1.2em .15em 0; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top }}
 svg {{ max-width: 100%; height: auto }}
 pre {{ white-space: pre-wrap }}
-.good {{ color: #2d8a3a }} .bad {{ color: #b22a2a; font-weight: bold }}
+.good {{ color: #2d8a3a }} .bad {{ color: #b22a2a; font-weight: bold }} .good::first-letter {{ text-transform: uppercase }}
 .key span {{ padding-right: 1.2em }}
 </style>
 <h1>farref chaos</h1>
-{verdict}
+<p><code>{command}</code></p>
+<p class="{class}">{verdict}</p>
 <h2>What was done to whom, and when</h2>
-<p>A grey bar is a life of a worker, from the moment at which it has joined. Below: calls that ended with an error, in each second. Red lines are
-violations.</p>
+<p>A grey bar is a life of a worker, from the moment at which it has joined. Below: calls that ended with an error, in each second, but
+for calls that were meant to take longer than they may. Red lines are violations.</p>
 <p class="key">{key}</p>
 {picture}
 <h2>In figures</h2>
 <pre>{summary}</pre>
 {violations}
-<h2>Faults, and the errors around them</h2>
-<p>Errors of calls that the worker made, that were made to it, or that name it, while the fault lasted and until the group was itself again.</p>
 {faults}
 </html>
 "#,
             seed = self.seed,
+            command = escaped(&self.command),
             key = key(),
             picture = self.picture(),
             summary = escaped(&self.summary()),
@@ -154,7 +156,7 @@ violations.</p>
             height - 6.0,
         );
         for violation in &self.violations {
-            let at = x(seconds(violation.at, self.began));
+            let at = x(violation.at);
             let _ = write!(
                 svg,
                 r##"<line x1="{at:.1}" x2="{at:.1}" y1="0" y2="{:.0}" stroke="#f00"><title>{}</title></line>"##,
@@ -171,7 +173,7 @@ violations.</p>
         }
         let mut table = "<h2>Violations</h2>\n<table>\n<tr><th>s<th>rule<th>what".to_owned();
         for violation in &self.violations {
-            let at = seconds(violation.at, self.began);
+            let at = violation.at;
             let text = escaped(&violation.text);
             let _ = write!(table, "\n<tr><td>{at:.3}<td>{}<td>{text}", violation.rule);
         }
@@ -179,7 +181,10 @@ violations.</p>
     }
 
     fn fault_table(&self) -> String {
-        let mut table = "<table>\n<tr><th>s<th>worker<th>what<th>errors".to_owned();
+        if self.timeline.is_empty() {
+            return String::new();
+        }
+        let mut table = FAULTS.to_owned();
         for fault in self.timeline.iter().take(LISTED) {
             let _ = write!(
                 table,
@@ -204,7 +209,10 @@ fn errors(fault: &FaultEntry) -> String {
     let errors: Vec<String> = errors
         .map(|(kind, count)| format!("{count} {kind}"))
         .collect();
-    errors.join(", ")
+    match errors.is_empty() {
+        true => "-".to_owned(),
+        false => errors.join(", "),
+    }
 }
 
 fn key() -> String {
@@ -230,12 +238,11 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::LifeEntry;
+    use super::super::{LifeEntry, ViolationEntry};
     use super::*;
-    use crate::chaos::checker::Violation;
     use crate::chaos::driver::Early;
 
-    fn report(violations: Vec<Violation>) -> Report {
+    fn report(violations: Vec<ViolationEntry>) -> Report {
         let life = |life, worker: &str| LifeEntry {
             life,
             worker: worker.to_owned(),
@@ -246,11 +253,16 @@ mod tests {
             peak_memory_kib: 0,
         };
         Report {
+            version: "1",
+            ok: violations.is_empty(),
+            command: "farref chaos --seed 4711 --python-program '<python>'".to_owned(),
+            histories: Some("/histories".into()),
             seed: 4711,
             workers: 2,
             python: 0,
             tls: false,
             seconds: 10,
+            load_seconds: 8.04,
             took_seconds: 12.0,
             ended_early: None,
             faults_per_second: 1.0,
@@ -264,6 +276,7 @@ mod tests {
             values: Default::default(),
             stalls: 0,
             silences: 2,
+            growth_lives: 0,
             lives: vec![life(1, "worker0"), life(2, "worker10"), life(3, "worker2")],
             timeline: vec![FaultEntry {
                 at: 3.0,
@@ -272,6 +285,7 @@ mod tests {
                 life: 2,
                 kind: "kill".to_owned(),
                 text: "killed".to_owned(),
+                loses: true,
                 errors: BTreeMap::from([("peer lost", 3)]),
             }],
             errors_per_second: vec![0, 0, 0, 3],
@@ -282,9 +296,9 @@ mod tests {
 
     #[test]
     fn the_page_is_whole_and_shows_what_is_wrong() {
-        let violation = Violation {
+        let violation = ViolationEntry {
             rule: "CK-1",
-            at: 5_000_000,
+            at: 5.0,
             life: 1,
             text: "a <function> ran twice".to_owned(),
         };
@@ -293,9 +307,22 @@ mod tests {
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert!(page.contains("a &lt;function&gt; ran twice"), "{page}");
         assert!(page.contains("3 peer lost") && page.contains("seed 4711"));
+        assert!(page.contains(">1 violation<"), "{page}");
+        assert!(page.contains("--python-program '&lt;python&gt;'"), "{page}");
         assert!(!page.contains("NaN") && !page.contains("http"));
         let page = report(Vec::new()).page();
-        assert!(page.contains("Everything that is promised was kept"));
+        assert!(page.contains("no rule was broken; growth was not looked for"));
+    }
+
+    #[test]
+    fn a_table_that_would_be_empty_is_left_out() {
+        let mut report = report(Vec::new());
+        report.timeline[0].errors.clear();
+        let page = report.page();
+        assert_eq!(page.matches("<table>").count(), 1);
+        assert!(page.contains("killed<td>-"), "{page}");
+        report.timeline.clear();
+        assert!(!report.page().contains("<table>"));
     }
 
     #[test]
@@ -310,25 +337,40 @@ mod tests {
 
     #[test]
     fn the_summary_names_the_seed_and_every_violation() {
-        let violation = |at| Violation {
+        let violation = |at| ViolationEntry {
             rule: "CK-8",
             at,
             life: 1,
             text: "never freed".to_owned(),
         };
-        let summary = report(vec![violation(1), violation(2)]).summary();
+        let summary = report(vec![violation(1.0), violation(2.0)]).summary();
         assert_eq!(summary.matches("never freed").count(), 2);
         assert!(
             summary.ends_with("chaos: FAILED (seed 4711)\n"),
             "{summary}"
         );
+        // What the rule is, where to look, how to see it again.
+        for part in [
+            "CK-8: a value is not freed when nobody has a reference to it any more\n",
+            "/histories/life-1.jsonl /histories/life-1.stderr\n",
+            "farref chaos --seed 4711",
+            "docs/reliability.md#what-is-checked",
+        ] {
+            assert_eq!(summary.matches(part).count(), 1, "{summary}");
+        }
         let mut report = report(Vec::new());
         let summary = report.summary();
+        assert!(!summary.contains("what must not be"), "{summary}");
         assert!(!summary.contains("ended early"), "{summary}");
         report.ended_early = Some(Early::Interrupted);
         let summary = report.summary();
         assert!(summary.contains("ended early"), "{summary}");
-        assert!(summary.contains("chaos: success"), "{summary}");
+        assert!(summary.contains("8.0 s under load"), "{summary}");
+        let success = "chaos: success: no rule was broken; growth was not looked for (CK-11): no process lived for 40 s (seed 4711)";
+        assert!(summary.contains(success), "{summary}");
+        report.growth_lives = 1;
+        let success = "chaos: success: no rule was broken (seed 4711)";
+        assert!(report.summary().contains(success));
         assert!(summary.contains("2 times a worker"), "{summary}");
     }
 }

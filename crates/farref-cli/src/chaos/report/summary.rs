@@ -7,7 +7,7 @@ use super::Report;
 use crate::chaos::driver::Early;
 
 /// So many violations are told; all of them are in the JSON.
-const TOLD: usize = 20;
+pub(super) const TOLD: usize = 20;
 
 impl Report {
     /// For people, as text.
@@ -29,14 +29,16 @@ impl Report {
         let took = format!("{:.1} s", self.took_seconds);
         line(
             "time",
-            format!("{} s under load, {took} in all", self.seconds),
+            format!("{:.1} s under load, {took} in all", self.load_seconds),
         );
         if let Some(early) = self.ended_early {
             let why = match early {
                 Early::Interrupted => "it was asked to",
                 Early::BadEnds => "workers ended badly again and again",
             };
-            line("ended early", format!("{why}; all until then was checked"));
+            let (after, all) = (self.load_seconds, self.seconds);
+            let text = format!("after {after:.1} of {all} s: {why}; all until then was checked");
+            line("ended early", text);
         }
         line("faults", listed(&self.faults));
         let left_out = self.faults_left_out + self.faults_skipped;
@@ -48,7 +50,14 @@ impl Report {
         }
         line("connections cut", self.connections_cut.to_string());
         let calls = &self.calls;
-        line("calls", format!("{} made, {} ran", calls.made, calls.ran));
+        line("calls", format!("{} made by the workers", calls.made));
+        line(
+            "functions",
+            format!(
+                "{} ran, with those that functions called in turn",
+                calls.ran
+            ),
+        );
         line(
             "their ends",
             format!(
@@ -58,12 +67,21 @@ impl Report {
         );
         line("errors", listed(&calls.failed));
         let values = &self.values;
+        let left = values.made.saturating_sub(values.freed + values.gone);
+        let left = match left {
+            0 => String::new(),
+            left => format!(", {left} left"),
+        };
         line(
             "values",
             format!(
-                "{} made, {} used, {} freed, {} references kept",
-                values.made, values.used, values.freed, values.kept
+                "{} made: {} freed, {} gone with a worker that ended{left}",
+                values.made, values.freed, values.gone
             ),
+        );
+        line(
+            "their uses",
+            format!("{}, and {} references kept", values.used, values.kept),
         );
         let peak = self.lives.iter().map(|life| life.peak_memory_kib).max();
         let peak = peak.unwrap_or(0) / 1024;
@@ -76,24 +94,42 @@ impl Report {
             let text = "times a worker stood still by itself: less could be checked then";
             line("silences", format!("{} {text}", self.silences));
         }
+        line("growth", self.growth());
         line("violations", self.violations.len().to_string());
         for violation in self.violations.iter().take(TOLD) {
-            let at = super::seconds(violation.at, self.began);
             let _ = writeln!(
                 text,
-                "  {} at {at:.3} s: {}",
-                violation.rule, violation.text
+                "  {} at {:.3} s: {}",
+                violation.rule, violation.at, violation.text
             );
         }
         if self.violations.len() > TOLD {
             let _ = writeln!(text, "  and {} more", self.violations.len() - TOLD);
         }
-        let verdict = match self.violations.is_empty() {
-            true => "success: everything that is promised was kept",
-            false => "FAILED",
+        text += &self.advice();
+        let verdict = match self.ok {
+            true => format!("success: {}", self.verdict()),
+            false => "FAILED".to_owned(),
         };
         let _ = writeln!(text, "\nchaos: {verdict} (seed {})", self.seed);
         text
+    }
+
+    /// No more than was checked: growth often cannot be.
+    pub(super) fn verdict(&self) -> String {
+        match (self.violations.len(), self.growth_lives) {
+            (0, 0) => format!("no rule was broken; growth was {}", self.growth()),
+            (0, _) => "no rule was broken".to_owned(),
+            (1, _) => "1 violation".to_owned(),
+            (count, _) => format!("{count} violations"),
+        }
+    }
+
+    fn growth(&self) -> String {
+        match self.growth_lives {
+            0 => "not looked for (CK-11): no process lived for 40 s".to_owned(),
+            some => format!("looked for in {some} of {} processes", self.lives.len()),
+        }
     }
 }
 
