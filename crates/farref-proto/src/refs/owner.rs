@@ -57,12 +57,7 @@ impl<V, H> RefTable<V, H> {
         }
         if self.users.contains_key(&rref) {
             // Somebody said that another node owns it (RT-13).
-            let reason = DeclineReason::Freed;
-            self.send(
-                from,
-                Control::Decline(vec![Declined { share, reason }]),
-                out,
-            );
+            self.decline(from, share, DeclineReason::Freed, out);
             return Ok(());
         }
         let known = self.owners.get(&rref);
@@ -236,15 +231,14 @@ impl<V, H> RefTable<V, H> {
         self.check_forks_of(from, share)?;
         match self.register(share, from, fingerprint, from) {
             Ok(()) => self.send(from, Control::Confirm(vec![share]), out),
-            Err(reason) => {
-                self.send(
-                    from,
-                    Control::Decline(vec![Declined { share, reason }]),
-                    out,
-                );
-            }
+            Err(reason) => self.decline(from, share, reason, out),
         }
         Ok(())
+    }
+
+    fn decline(&self, to: NodeId, share: Share, reason: DeclineReason, out: &mut Outbox<V>) {
+        let declined = Declined { share, reason };
+        self.send(to, Control::Decline(vec![declined]), out);
     }
 
     /// RT-12: a holder has one fork that it registered, and may be about to release another.
