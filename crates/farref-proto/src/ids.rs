@@ -35,7 +35,7 @@ impl NodeId {
     }
 
     /// Whether this is the given life, or an earlier one of the same worker: it is over when that one is.
-    pub(crate) fn is_over_with(self, life: Self) -> bool {
+    pub fn is_over_with(self, life: Self) -> bool {
         self.worker == life.worker && self.incarnation <= life.incarnation
     }
 }

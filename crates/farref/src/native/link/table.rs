@@ -142,8 +142,7 @@ impl LinkTable {
             incarnation: *latest,
             ..node
         };
-        let is_over =
-            |life: &NodeId| life.worker == latest.worker && life.incarnation <= latest.incarnation;
+        let is_over = |life: &NodeId| life.is_over_with(latest);
         table.newcomers.remove_if(is_over);
         let over = table.links.extract_if(|life, _| is_over(life));
         over.map(|(_, link)| link).collect()

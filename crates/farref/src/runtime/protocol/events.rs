@@ -29,7 +29,7 @@ impl Core {
 
     /// The lives of a worker before this one of which something is known here.
     fn earlier_lives(&self, state: &ProtocolState, node: NodeId) -> BTreeSet<NodeId> {
-        let is_earlier = |life: &NodeId| life.worker == node.worker && *life < node;
+        let is_earlier = |life: &NodeId| life.is_over_with(node) && *life != node;
         let mut lives: BTreeSet<NodeId> = self.names.not_over(is_earlier);
         lives.extend(state.peers.keys().copied().filter(is_earlier));
         lives.extend(self.unreachable.borrow().iter().copied().filter(is_earlier));
