@@ -5,23 +5,15 @@
 
 import argparse
 import collections
-import ctypes
 import json
 import math
 import time
 
+from parent import end_with_parent
+
 IN_FLIGHT = (1, 16, 256, 4096)
 PAYLOADS = {"1mib": 1 << 20, "64mib": 64 << 20}
 WARM_UP = 20
-
-
-def end_with_parent():
-    """Ends this process when the one that started it ends. Linux only."""
-    set_parent_death_signal, kill = 1, 9
-    try:
-        ctypes.CDLL(None).prctl(set_parent_death_signal, kill)
-    except AttributeError:
-        pass
 
 
 def repeat(something, seconds, least, warm_up=0):

@@ -8,7 +8,7 @@ import socket
 import torch
 import torch.distributed.rpc as rpc
 
-from measure import end_with_parent
+from parent import end_with_parent
 
 
 def nothing():

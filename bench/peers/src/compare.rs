@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail, ensure};
 use serde::Serialize;
 use tokio::process::Command;
 
+use crate::pair::{Outcome, Pair};
 use crate::peers::{self, PEERS, Peer};
 use crate::results::Results;
 use crate::summary::Summary;
@@ -56,33 +57,6 @@ fn without(text: &str) -> Result<(String, String), &'static str> {
     Ok((name.to_owned(), why.to_owned()))
 }
 
-/// One comparison: a peer, and farref just before or after it.
-#[derive(Debug, Serialize)]
-pub struct Pair {
-    pub round: usize,
-    pub peer: &'static str,
-    pub over: &'static str,
-    pub farref: Outcome,
-    pub beside: Outcome,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
-    Measured(Results),
-    /// Why not.
-    Failed(String),
-}
-
-impl Outcome {
-    pub fn results(&self) -> Option<&Results> {
-        match self {
-            Self::Measured(results) => Some(results),
-            Self::Failed(_) => None,
-        }
-    }
-}
-
 /// Everything, as `--json` writes it.
 #[derive(Debug, Serialize)]
 struct Run<'a> {
@@ -123,7 +97,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for round in 0..rounds {
         for peer in &chosen {
             let ran = |pair: &Pair| pair.beside.results().is_some();
-            let mut earlier = pairs.iter().filter(|pair| is_of(pair, peer)).peekable();
+            let mut earlier = pairs.iter().filter(|pair| pair.is_of(peer)).peekable();
             if earlier.peek().is_some() && !earlier.any(ran) {
                 continue; // It would fail again.
             }
@@ -171,11 +145,6 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         table::replace(path, &text)?;
     }
     Ok(())
-}
-
-/// Whether a comparison was with this peer over this transport.
-pub fn is_of(pair: &Pair, peer: &Peer) -> bool {
-    (pair.peer, pair.over) == (peer.title, peer.over)
 }
 
 fn compare(

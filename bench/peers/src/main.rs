@@ -6,6 +6,7 @@
 mod calls_capnp;
 mod compare;
 mod measure;
+mod pair;
 mod peers;
 mod process;
 mod results;

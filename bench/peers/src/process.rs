@@ -5,7 +5,6 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-use crate::systems::System;
 use crate::transport::Transport;
 
 /// A server that is gone when this is.
@@ -17,10 +16,10 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(system: System, transport: Transport) -> anyhow::Result<Self> {
+    pub fn start(system: &str, transport: Transport) -> anyhow::Result<Self> {
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(program)
-            .args(["serve", system.name(), "--transport", transport.name()])
+            .args(["serve", system, "--transport", transport.name()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::compare::{Outcome, Pair, is_of};
+use crate::pair::{Outcome, Pair};
 use crate::peers::Peer;
 use crate::results::{Measure, digits};
 use crate::transport::Transport;
@@ -58,7 +58,7 @@ impl<'a> Summary<'a> {
     pub fn new(peers: &[&'a Peer], pairs: &'a [Pair]) -> Self {
         let row = |peer: &&'a Peer| Row {
             peer,
-            pairs: pairs.iter().filter(|pair| is_of(pair, peer)).collect(),
+            pairs: pairs.iter().filter(|pair| pair.is_of(peer)).collect(),
         };
         Self {
             rows: peers.iter().map(row).collect(),
@@ -69,7 +69,7 @@ impl<'a> Summary<'a> {
     /// What farref did over one transport, beside whichever peer.
     pub fn farref(&self, transport: Transport, measure: Measure) -> Option<Spread> {
         let beside = |pair: &&Pair| {
-            let row = self.rows.iter().find(|row| is_of(pair, row.peer));
+            let row = self.rows.iter().find(|row| pair.is_of(row.peer));
             row.is_some_and(|row| row.peer.beside == transport)
         };
         let pairs = self.pairs.iter().filter(beside);

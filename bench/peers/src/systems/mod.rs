@@ -49,7 +49,7 @@ impl System {
 
     /// Starts a server and measures, each thing for a `time`.
     pub fn measure(self, transport: Transport, time: Duration) -> anyhow::Result<Results> {
-        let server = Server::start(self, transport)?;
+        let server = Server::start(self.name(), transport)?;
         let place = server.place.clone();
         match self {
             Self::Farref => on_two_threads(self::farref::measure(transport, place, time)),
