@@ -6,96 +6,11 @@ use std::time::Duration;
 use farref::{Blob, Peer, Worker};
 use farref_autograd::Tensor;
 
-use super::history::{self, Event, hop};
+use super::data::mixed;
+use super::history::{self, Event, hop, ran};
 use super::pool::{self, Far};
+use super::probe::Probe;
 use super::trouble::{Kind, Raised, Trouble};
-
-/// A value whose life is noted.
-pub(super) struct Probe {
-    value: u64,
-    /// How often a method had it to itself.
-    changes: u64,
-}
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        pool::freed(self.value);
-    }
-}
-
-#[farref::remote(name = "chaos::Probe", python = "chaos.Probe")]
-impl Probe {
-    pub(super) fn new(value: u64) -> Self {
-        pool::made(value);
-        Self { value, changes: 0 }
-    }
-
-    /// Says that it was here.
-    pub(super) async fn mark(&self, call: u64) -> u64 {
-        self.note(call, "Probe::mark");
-        mixed(self.value, call)
-    }
-
-    /// The same, while nobody else uses the value.
-    pub(super) async fn change(&mut self, call: u64) -> u64 {
-        self.note(call, "Probe::change");
-        let before = self.changes;
-        tokio::task::yield_now().await;
-        self.changes = before + 1;
-        mixed(self.value, call)
-    }
-}
-
-impl Probe {
-    fn note(&self, call: u64, function: &str) {
-        ran(call, function);
-        history::note(Event::Used {
-            value: self.value,
-            call,
-        });
-    }
-
-    /// Its number, for whoever has it here.
-    pub(super) fn value(&self) -> u64 {
-        self.value
-    }
-}
-
-fn ran(call: u64, function: &str) {
-    history::note(Event::Ran {
-        call,
-        function: function.to_owned(),
-    });
-}
-
-/// A number that only the right two give.
-pub(super) fn mixed(one: u64, other: u64) -> u64 {
-    let mut mixed = one.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ other;
-    mixed ^= mixed >> 29;
-    mixed = mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    // Python takes it as it is, and so does JSON in a browser.
-    (mixed ^ (mixed >> 32)) & ((1 << 52) - 1)
-}
-
-/// Bytes that are made from a number.
-pub(super) fn bytes(number: u64, count: usize) -> Vec<u8> {
-    let block: Vec<u8> = (0..32)
-        .flat_map(|n| mixed(number, n).to_le_bytes())
-        .collect();
-    let mut bytes = block.repeat(count / block.len() + 1);
-    bytes.truncate(count);
-    bytes
-}
-
-/// A number that stands for bytes.
-pub(super) fn digest(bytes: &[u8]) -> u64 {
-    let chunks = bytes.chunks(8);
-    chunks.fold(bytes.len() as u64, |sum, chunk| {
-        let mut whole = [0; 8];
-        whole[..chunk.len()].copy_from_slice(chunk);
-        sum.rotate_left(5) ^ u64::from_le_bytes(whole)
-    }) & ((1 << 52) - 1)
-}
 
 #[farref::remote(name = "chaos::sum", python = "chaos.sum")]
 pub(super) async fn sum(call: u64, a: u64, b: u64) -> Result<u64, Raised> {
@@ -169,7 +84,7 @@ pub(super) async fn lend(call: u64, index: usize) -> Result<Far, Raised> {
         return Ok(far);
     }
     let me = Worker::current().ok_or_else(no_worker)?;
-    let value = pool::next_number();
+    let value = history::next_number();
     history::note(Event::Lent { call, value });
     let probe = me.rref_to_object(Probe::new(value))?;
     Ok(Far { value, probe })
@@ -244,22 +159,4 @@ fn scaled(x: &Tensor, by: f64) -> Result<Tensor, Raised> {
 
 fn no_worker() -> farref::Error {
     farref::Error::Misuse(farref::Misuse::NoWorker)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes_that_differ_in_one_place_have_other_numbers() {
-        let right = bytes(7, 1_003);
-        assert_eq!(right.len(), 1_003);
-        for place in [0, 500, 1_002] {
-            let mut wrong = right.clone();
-            wrong[place] ^= 1;
-            assert_ne!(digest(&right), digest(&wrong), "{place}");
-        }
-        assert_ne!(digest(&right), digest(&right[..1_002]));
-        assert_ne!(bytes(7, 64), bytes(8, 64));
-    }
 }

@@ -12,6 +12,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context as _;
@@ -217,6 +218,22 @@ pub(super) fn note(event: Event) {
         eprintln!("cannot write the history of life {}: {error}", writer.life);
         std::process::exit(UNWRITABLE);
     }
+}
+
+/// Notes that a function ran for a call.
+pub(super) fn ran(call: u64, function: &str) {
+    note(Event::Ran {
+        call,
+        function: function.to_owned(),
+    });
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+/// A number for a call, a value or a reference that is kept: no other process of the run gives it.
+pub(super) fn next_number() -> u64 {
+    let life = WRITER.get().map_or(DRIVER, |writer| writer.life);
+    number(life, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// The exit code of a process that cannot write its history.

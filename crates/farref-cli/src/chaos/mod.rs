@@ -6,7 +6,8 @@
 //! | [`python`] | whether Python workers can be run |
 //! | [`plan`] | which faults come when |
 //! | [`operations`] | what the workers do |
-//! | [`functions`], [`pool`], [`trouble`] | what they can be called for, which references they keep, what can go wrong |
+//! | [`functions`], [`probe`], [`data`], [`trouble`] | what they can be called for, the values that stay, what is sent, what can go wrong |
+//! | [`pool`] | which references they keep |
 //! | [`program`], [`worker`] | a worker: its own program, its process (in Python: `farref_chaos.py`) |
 //! | [`history`] | what they write down |
 //! | [`proxy`] | what stands between them |
@@ -16,6 +17,7 @@
 
 mod arguments;
 mod checker;
+mod data;
 mod driver;
 mod faults;
 mod functions;
@@ -25,6 +27,7 @@ mod interrupts;
 mod operations;
 mod plan;
 mod pool;
+mod probe;
 mod program;
 mod proxy;
 mod python;

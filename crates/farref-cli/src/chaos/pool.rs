@@ -1,13 +1,12 @@
-//! The references that a worker of the workload keeps, and the numbers that it gives.
+//! The references that a worker of the workload keeps.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use farref::RRef;
 use serde::{Deserialize, Serialize};
 
-use super::functions::Probe;
-use super::history::{self, Event, Life};
+use super::history::{self, Event};
+use super::probe::Probe;
 
 /// A worker keeps so many references; for one more it lets an old one go.
 const MOST: usize = 24;
@@ -19,10 +18,6 @@ pub(super) struct Far {
     pub(super) probe: RRef<Probe>,
 }
 
-static LIFE: AtomicU32 = AtomicU32::new(0);
-static COUNT: AtomicU32 = AtomicU32::new(0);
-/// Values whose lives are noted, of those that are in this process.
-static VALUES: AtomicU64 = AtomicU64::new(0);
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     kept: Vec::new(),
     closed: false,
@@ -34,41 +29,13 @@ struct Pool {
     closed: bool,
 }
 
-/// Which process of the run this is.
-pub(super) fn be(life: Life) {
-    LIFE.store(life, Ordering::Relaxed);
-}
-
-/// A number for a call, a value or a reference that is kept.
-pub(super) fn next_number() -> u64 {
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    history::number(LIFE.load(Ordering::Relaxed), count)
-}
-
-/// A value has come to be here.
-pub(super) fn made(value: u64) {
-    VALUES.fetch_add(1, Ordering::Relaxed);
-    history::note(Event::Made { value });
-}
-
-/// And has gone.
-pub(super) fn freed(value: u64) {
-    history::note(Event::Freed { value });
-    VALUES.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// How many there are.
-pub(super) fn values() -> u64 {
-    VALUES.load(Ordering::Relaxed)
-}
-
 fn pool() -> MutexGuard<'static, Pool> {
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps a reference, unless the run is over.
 pub(super) fn keep(far: Far) {
-    let hold = next_number();
+    let hold = history::next_number();
     let value = far.value;
     let old = {
         let mut pool = pool();

@@ -8,13 +8,15 @@ use farref_autograd::{Context, Parameter, Tensor};
 use farref_pickle::py_call;
 use tokio::sync::watch;
 
+use super::data::{bytes, digest, mixed};
 use super::functions::{
-    Probe, bytes, digest, echo, hand_on, keep, keep_some, lend, linger, mixed, numbers, refuse,
-    relay, scale_twice, sum, sum_on_thread, visit,
+    echo, hand_on, keep, keep_some, lend, linger, numbers, refuse, relay, scale_twice, sum,
+    sum_on_thread, visit,
 };
 use super::history::{self, Event, Expected, Outcome};
 use super::operations::{Choice, Choices, Operation};
 use super::pool::{self, Far};
+use super::probe::Probe;
 use super::settings::{PYTHON, RUST, Settings};
 use super::trouble::{Kind, Raised, Trouble};
 
@@ -173,7 +175,7 @@ impl Lane {
     }
 
     async fn sum(&self, to: &Peer, choice: &Choice, on_thread: bool) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let (a, b) = (choice.number, choice.to as u64);
         let made = match on_thread {
             true => sum_on_thread::on(to, call, a, b)
@@ -186,7 +188,7 @@ impl Lane {
     }
 
     async fn relay(&self, to: &Peer, third: Peer, choice: &Choice) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let (a, b) = (choice.number, choice.third as u64);
         let planned = self.planned(call, "relay", to, Expected::Value(a + b));
         let planned = planned.through(&third);
@@ -197,7 +199,7 @@ impl Lane {
     }
 
     async fn echo(&self, to: &Peer, choice: &Choice, count: usize) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let bytes = bytes(choice.number, count);
         let planned = self.planned(call, "echo", to, Expected::Value(digest(&bytes)));
         let made = echo::on(to, call, Blob::from(bytes))
@@ -213,7 +215,7 @@ impl Lane {
         let Some(owner) = self.owner(&far) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "use", &owner, Expected::Value(mixed(far.value, call)));
         let made = match alone {
             true => Probe::change_on(&far.probe, call),
@@ -229,7 +231,7 @@ impl Lane {
         match far.probe.owner() {
             Ok(owner) => Some(owner),
             Err(error) => {
-                let call = pool::next_number();
+                let call = history::next_number();
                 let me = self.me.me();
                 let planned = self.planned(call, "owner", &me, Expected::Anything);
                 planned.on(far.value).begin();
@@ -244,7 +246,7 @@ impl Lane {
         let Some(far) = pool::look(choice.reference) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "give", to, Expected::Value(mixed(far.value, call)));
         let planned = planned.on(far.value);
         let made = keep::on(to, call, far).timeout(self.limit).result();
@@ -256,7 +258,7 @@ impl Lane {
         let (Some(one), Some(two), Some(three)) = (look(0), look(1), look(2)) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "give_nested", to, Expected::Value(two.value));
         let planned = planned.on(one.value).on(two.value).on(three.value);
         let list = vec![None, Some((1, one)), None, Some((2, two))];
@@ -278,7 +280,7 @@ impl Lane {
         let Some(far) = pool::look(choice.reference) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let expects = Expected::Value(mixed(far.value, call));
         let planned = self.planned(call, "hand_on", to, expects).through(&third);
         let planned = planned.on(far.value);
@@ -293,7 +295,7 @@ impl Lane {
     }
 
     async fn borrow(&self, to: &Peer, choice: &Choice) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "borrow", to, Expected::Anything);
         let made = lend::on(to, call, choice.reference)
             .timeout(self.limit)
@@ -310,7 +312,7 @@ impl Lane {
         let Some(owner) = self.owner(&far) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let value = far.value;
         let expects = Expected::Value(mixed(value, call));
         let planned = self.planned(call, "send_back", &owner, expects).on(value);
@@ -319,7 +321,7 @@ impl Lane {
     }
 
     async fn abandon(&self, to: &Peer, choice: &Choice, after: Duration) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let fars = some(choice);
         self.planned(call, "abandon", to, Expected::Nothing).begin();
         let pending = linger::on(to, call, 20, fars).timeout(self.limit).start();
@@ -330,7 +332,7 @@ impl Lane {
     }
 
     fn forget(&self, to: &Peer, choice: &Choice) {
-        let call = pool::next_number();
+        let call = history::next_number();
         self.planned(call, "forget", to, Expected::Nothing).begin();
         drop(linger::on(to, call, 5, some(choice)).remote());
         let outcome = Outcome::Dropped;
@@ -338,7 +340,7 @@ impl Lane {
     }
 
     async fn fetch(&self, to: &Peer, choice: &Choice, count: u32) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let first = choice.number;
         let expected = (first..).take(count as usize).sum();
         self.call(
@@ -353,7 +355,7 @@ impl Lane {
     }
 
     async fn train(&self, to: &Peer, third: &Peer, choice: &Choice) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let by = choice.number % 7 + 2;
         let expects = Expected::Value(WEIGHTS.len() as u64 * by * by);
         let planned = self.planned(call, "train", to, expects).through(third);
@@ -391,7 +393,7 @@ impl Lane {
     }
 
     async fn late(&self, to: &Peer) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "late", to, Expected::Timeout);
         let made = linger::on(to, call, TOO_LONG_MS, Vec::new())
             .timeout(TOO_SHORT)
@@ -401,7 +403,7 @@ impl Lane {
     }
 
     async fn refuse(&self, to: &Peer, choice: &Choice) {
-        let call = pool::next_number();
+        let call = history::next_number();
         let planned = self.planned(call, "refuse", to, Expected::Refusal(choice.number));
         let made = refuse::on(to, call, choice.number)
             .timeout(self.limit)
@@ -413,7 +415,7 @@ impl Lane {
         let Some(to) = self.peer(PYTHON, choice.to) else {
             return;
         };
-        let call = pool::next_number();
+        let call = history::next_number();
         let (a, b) = (choice.number, choice.third as u64);
         let planned = self.planned(call, "python", &to, Expected::Value(a + b));
         let made = py_call::<u64>(&to, "farref_chaos.total", (call, a, b)).timeout(self.limit);
@@ -426,7 +428,7 @@ impl Lane {
 const WEIGHTS: [f64; 3] = [1.0, 2.0, 3.0];
 
 fn make(to: &Peer) {
-    let value = pool::next_number();
+    let value = history::next_number();
     let probe = Probe::new_on(to, value).remote();
     pool::keep(Far { value, probe });
 }

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use super::history::{self, Event, Sample};
 use super::pool;
+use super::probe;
 use super::program;
 use super::settings::{LANES, Settings};
 use crate::group_token;
@@ -81,7 +82,6 @@ pub(super) async fn be_a_worker(settings: Settings) -> anyhow::Result<ExitCode> 
         .with_ansi(false)
         .init();
     history::open(&settings.folder, settings.life)?;
-    pool::be(settings.life);
     let orders = listen().context("cannot listen to the driver")?;
     let me = join(&settings).await?;
     history::note(Event::Joined {
@@ -243,7 +243,7 @@ fn sample(me: &Worker) -> Sample {
         references: snapshot.references_in_all as u64,
         open_calls: u64::from(snapshot.open_calls),
         contexts: u64::from(snapshot.contexts),
-        values: pool::values(),
+        values: probe::count(),
     }
 }
 

@@ -10,7 +10,7 @@ use farref_autograd::{Error, Tensor, cuda};
 use farref_cuda::{Cuda, PinnedOptions, PinnedPool};
 
 use super::figures::{Steps, copied};
-use super::on_a_gpu::Gpu;
+use super::gpu::Gpu;
 use crate::bench::bare::Bulk;
 use crate::bench::form::quantity;
 use crate::bench::group::Group;

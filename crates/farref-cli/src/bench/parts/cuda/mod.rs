@@ -3,13 +3,15 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | `on_a_gpu`, `shared`, `copied` | what touches a GPU, with the feature `cuda` only |
+//! | `on_a_gpu`, `gpu`, `shared`, `copied` | what touches a GPU, with the feature `cuda` only |
 //! | [`figures`] | what is recorded of it, and what it is held against |
 //! | [`torch`] | the same with PyTorch |
 
 #[cfg(feature = "cuda")]
 mod copied;
 mod figures;
+#[cfg(feature = "cuda")]
+mod gpu;
 #[cfg(feature = "cuda")]
 mod on_a_gpu;
 #[cfg(feature = "cuda")]

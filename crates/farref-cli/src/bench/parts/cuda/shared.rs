@@ -7,7 +7,7 @@ use farref::Peer;
 use farref_autograd::cuda;
 
 use super::figures::{Theirs, Which, shared};
-use super::on_a_gpu::Gpu;
+use super::gpu::Gpu;
 use crate::bench::form::{Direction, quantity};
 use crate::bench::functions::{done, nothing, return_tensor, take_tensor};
 use crate::bench::group::Group;
