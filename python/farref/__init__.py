@@ -27,6 +27,7 @@ import os as _os
 from . import _core, testing
 from ._core import Context, Future, Peer, RRef, Worker, __version__, caller
 from ._cuda_maps import map_devices
+from ._context import context
 from ._errors import (
     Cancelled,
     CannotBeSent,
@@ -56,7 +57,7 @@ from ._errors import (
     TooManyCalls,
 )
 from ._remote import remote
-from ._scope import context, context_id
+from ._scope import context_id
 from ._spawn import SpawnError, spawn
 from ._worker import at_exit as _at_exit, join, worker
 

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["farref", "farref.testing", "farref._worker", "farref._scope", "farref._remote"])
+@pytest.mark.parametrize("name", ["farref", "farref.testing", "farref._worker", "farref._context", "farref._remote"])
 def test_examples_in_docstrings_hold(name):
     module = importlib.import_module(name)
     failed, tried = doctest.testmod(module, optionflags=doctest.ELLIPSIS)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::location::{ParseRendezvousError, UNLIKE, host_and_port};
+use crate::place_text::{ParseRendezvousError, UNLIKE, host_and_port};
 
 /// How long a worker that is not heard of keeps its place, unless the rendezvous says otherwise.
 const DEFAULT_TTL: Duration = Duration::from_secs(10);

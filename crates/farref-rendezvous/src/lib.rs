@@ -42,6 +42,7 @@ pub mod group;
 mod identity;
 mod location;
 mod open;
+mod place_text;
 #[doc(hidden)]
 pub mod random;
 mod store;
@@ -53,8 +54,9 @@ mod scratch;
 
 pub use error::RendezvousError;
 pub use etcd_place::EtcdPlace;
-pub use location::{ParseRendezvousError, Rendezvous};
+pub use location::Rendezvous;
 pub use open::{Opened, host_store, look, open};
+pub use place_text::ParseRendezvousError;
 #[cfg(feature = "etcd")]
 pub use store::EtcdStore;
 pub use store::{

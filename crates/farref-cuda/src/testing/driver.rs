@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::machine::{PATIENCE, Shared};
-use super::state::{Event, Import, Op, Pool, State};
+use super::shared::{PATIENCE, Shared};
+use super::state::{Event, Import, Op, Pool, State, StreamKey};
 use crate::cuda::WAITS_THREAD;
 use crate::driver::{Abilities, Driver, DriverResult, EventHandle, Opaque, PoolHandle};
 use crate::error::DriverError;
@@ -49,6 +49,13 @@ fn invalid(call: &'static str) -> DriverError {
 }
 
 impl StandIn {
+    /// A stream of this process.
+    pub(super) fn key(&self, ordinal: u32, stream: StreamHandle) -> StreamKey {
+        let sees = self.shared.lock().processes[self.process].sees.clone();
+        let gpu = sees.get(ordinal as usize).copied();
+        (self.process, gpu.unwrap_or(usize::MAX), stream.raw())
+    }
+
     /// What each call begins with.
     fn enter(&self, call: &'static str) -> DriverResult<MutexGuard<'_, State>> {
         let mut state = self.shared.lock();

@@ -1,31 +1,16 @@
 //! A pretended machine and its processes, as a test sees them.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::driver::StandIn;
-use super::state::{Counts, Gpu, Op, Pool, ProcessState, State, StreamKey};
+use super::shared::{PATIENCE, Shared};
+use super::state::{Counts, Gpu, Op, Pool, ProcessState, State};
 use crate::cuda::Cuda;
 use crate::driver::{Abilities, Driver};
 use crate::facts::DeviceUuid;
 use crate::sys::StreamHandle;
-
-/// How long anything may take before it counts as hanging.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What all processes of a machine share.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    state: Mutex<State>,
-    pub(super) changed: Condvar,
-}
-
-impl Shared {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// A machine with GPUs that there is not.
 #[derive(Clone, Debug)]
@@ -338,14 +323,5 @@ impl Reading {
         // Numbers may have been written meanwhile that the stream waits for.
         state.go_on();
         state.readings.get(&self.into).cloned()
-    }
-}
-
-impl StandIn {
-    /// A stream of this process.
-    pub(super) fn key(&self, ordinal: u32, stream: StreamHandle) -> StreamKey {
-        let sees = self.shared.lock().processes[self.process].sees.clone();
-        let gpu = sees.get(ordinal as usize).copied();
-        (self.process, gpu.unwrap_or(usize::MAX), stream.raw())
     }
 }

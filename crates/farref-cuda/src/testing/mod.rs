@@ -28,6 +28,7 @@
 
 mod driver;
 mod machine;
+mod shared;
 mod state;
 
 pub use machine::{Machine, Process, Reading, Work};

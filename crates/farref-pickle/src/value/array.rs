@@ -14,9 +14,8 @@ use half::{bf16, f16};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, SeqAccess, Visitor};
 
-use super::captured::Captured;
+use super::captured::{Captured, Fields};
 use super::error::ValueError;
-use super::read::Fields;
 
 /// What a tensor of candle's writes itself as.
 pub const TENSOR: &str = "farref_autograd::Tensor";

@@ -10,6 +10,9 @@ use serde::ser::{self, Impossible, Serialize, Serializer};
 
 use super::error::ValueError;
 
+/// What a type of the runtime reads of itself.
+pub type Fields = Vec<(&'static str, Captured)>;
+
 /// What a type of the runtime wrote, or is to read.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Captured {
@@ -24,7 +27,7 @@ pub enum Captured {
     /// A variant with one value.
     Variant(&'static str, Box<Self>),
     /// A struct.
-    Fields(Vec<(&'static str, Self)>),
+    Fields(Fields),
 }
 
 impl Captured {

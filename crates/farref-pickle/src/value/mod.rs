@@ -29,12 +29,10 @@ pub mod rest;
 pub mod write;
 
 pub use array::{Array, Element, TENSOR};
-pub use captured::Captured;
+pub use captured::{Captured, Fields};
 pub use error::{TOO_LARGE, ValueError};
 pub use named::Named;
 pub use names::{split_name, text_of, write_name};
-pub use read::{
-    Beside, Fields, Pair, Special, Value, keywords, read_arguments, read_value, unpacked,
-};
+pub use read::{Beside, Pair, Special, Value, keywords, read_arguments, read_value, unpacked};
 pub use rest::Tuple;
 pub use write::{Outward, write_value};

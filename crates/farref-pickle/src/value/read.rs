@@ -11,7 +11,7 @@ use shapes::{is_builtin, long, named_tuple, sequence_of, text, typed};
 pub use shapes::{Pair, keywords, unpacked};
 
 use super::array::Array;
-use super::captured::Captured;
+use super::captured::{Captured, Fields};
 use super::error::{TOO_LARGE, ValueError};
 use super::named::Named;
 use crate::pickle::{Shape, View};
@@ -43,9 +43,6 @@ pub trait Special {
     /// What it is, if it travels beside the pickle.
     fn beside(&self, view: View<'_, '_>) -> Result<Option<Beside>, ValueError>;
 }
-
-/// What a type of the runtime reads of itself.
-pub type Fields = Vec<(&'static str, Captured)>;
 
 /// What travels beside a pickle.
 pub enum Beside {

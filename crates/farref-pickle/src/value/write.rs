@@ -2,10 +2,9 @@
 
 use serde::ser::{self, Serialize, Serializer};
 
-use super::captured::Captured;
+use super::captured::{Captured, Fields};
 use super::error::ValueError;
 use super::names::{text_of, write_name};
-use super::read::Fields;
 use crate::pickle::Writer;
 
 /// What a set writes itself as.

@@ -1,7 +1,8 @@
 //! Entry point for fuzzers: what launchers and users write into variables, and how places to meet are written.
 
 use super::settings::Settings;
-use crate::location::{Rendezvous, without_password};
+use crate::location::Rendezvous;
+use crate::place_text::without_password;
 
 /// Lines, each a variable, `=` and what it says.
 pub fn environment(data: &[u8]) {

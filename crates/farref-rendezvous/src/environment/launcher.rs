@@ -3,7 +3,8 @@
 use super::variables::{Variables, malformed};
 use crate::error::RendezvousError;
 use crate::identity::MAX_WORLD_SIZE;
-use crate::location::{Rendezvous, is_host};
+use crate::location::Rendezvous;
+use crate::place_text::is_host;
 
 /// Who started this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

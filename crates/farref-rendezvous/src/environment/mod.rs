@@ -14,4 +14,4 @@ mod tests;
 
 pub use self::host::{advertised_address, host_id};
 pub use self::settings::Settings;
-pub use crate::location::without_password;
+pub use crate::place_text::without_password;

@@ -12,7 +12,8 @@ use super::launcher::Launcher;
 use super::variables::{Variables, malformed};
 use crate::error::RendezvousError;
 use crate::identity::{MAX_WORLD_SIZE, check_name};
-use crate::location::{ParseRendezvousError, Rendezvous, UNLIKE, without_password};
+use crate::location::Rendezvous;
+use crate::place_text::{ParseRendezvousError, UNLIKE, without_password};
 
 /// What a worker learns from its variables.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -3,8 +3,6 @@
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::card::{Address, Card};
-
 /// The most authorities of either kind that a card names. Whoever has more names none.
 pub(super) const MAX_AUTHORITIES: usize = 8;
 
@@ -74,24 +72,6 @@ impl CertificateConflict {
             Self::Authority => "their certificates are not of one authority",
         }
     }
-}
-
-/// Why two founders cannot talk.
-pub(super) fn conflict(one: &Card, other: &Card) -> Option<CertificateConflict> {
-    let conflict = CertificateTag::conflict(one.certificate.as_ref(), other.certificate.as_ref())?;
-    (!does_not_matter(conflict, one, other)).then_some(conflict)
-}
-
-/// Whether two workers may have a way to talk on which this is no trouble. On Unix sockets certificates are not looked at; but who
-/// has one talks to nobody without.
-fn does_not_matter(conflict: CertificateConflict, one: &Card, other: &Card) -> bool {
-    let same_host = one.host == other.host;
-    let mut addresses = one.addresses.iter().chain(&other.addresses);
-    addresses.any(|address| match address {
-        Address::Memory(_) => true,
-        Address::Unix(_) => same_host && conflict == CertificateConflict::Authority,
-        Address::Tcp(_) => false,
-    })
 }
 
 fn tags<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Vec<u32> {

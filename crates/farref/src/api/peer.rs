@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use farref_proto::{Departure, Incarnation, NodeId, WorkerId};
 
-use super::watching;
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::runtime::Core;
 
@@ -233,7 +232,7 @@ impl Peer {
     /// # }
     /// ```
     pub fn gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<> {
-        let gone = self.core().map(|core| {
+        let gone = self.core().and_then(|core| {
             let standing = core.look(|node| node.membership().view().standing(self.worker));
             let known = standing.map(|standing| NodeId {
                 worker: self.worker,
@@ -243,11 +242,11 @@ impl Peer {
                 known.is_some_and(|life| core.look(|node| node.membership().view().is_gone(life)));
             let followed = is_over.then(|| core.life_called(&self.name)).flatten();
             let life = match followed.or(known) {
-                Some(life) => Ok(life),
+                Some(life) => life,
                 // Nobody is to look for a worker that the group has never heard of: it would be declared dead.
-                None => self.life(core, FunctionName::ours("gone")),
+                None => self.life(core, FunctionName::ours("gone"))?,
             };
-            watching::gone(core, life)
+            Ok(core.gone(life))
         });
         async { gone?.await }
     }

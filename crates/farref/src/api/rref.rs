@@ -11,7 +11,6 @@ use serde::de::{Error as _, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::api::peer::Peer;
-use crate::api::watching;
 use crate::codec::CodecError;
 use crate::error::{Error, FunctionName, ReferenceError, Result};
 use crate::fingerprint;
@@ -205,9 +204,7 @@ impl<T> RRef<T> {
     /// # }
     /// ```
     pub fn owner_gone(&self) -> impl Future<Output = Result<Departure>> + Send + use<T> {
-        let gone = self
-            .held()
-            .map(|held| watching::gone(&held.core, Ok(held.owner)));
+        let gone = self.held().map(|held| held.core.gone(held.owner));
         async { gone?.await }
     }
 

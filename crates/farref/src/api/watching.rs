@@ -10,8 +10,7 @@ use farref_proto::{Departure, NodeId};
 use futures_core::Stream;
 
 use super::peer::Peer;
-use crate::error::Result;
-use crate::runtime::{Core, LifeState};
+use crate::runtime::Core;
 use crate::tables::watchers::{MemberNews, Watcher, WorkerEnd};
 
 /// What becomes of the members of a group: a stream of [`MemberEvent`]s, from
@@ -219,24 +218,10 @@ impl fmt::Debug for Member {
     }
 }
 
-/// Ends when a life is over.
-pub(super) fn gone(
-    core: &Arc<Core>,
-    life: Result<NodeId>,
-) -> impl Future<Output = Result<Departure>> + Send + use<> {
-    // Now: what happens until the future is awaited is not missed.
-    let state = life.and_then(|node| core.life_state(node));
-    async {
-        match state? {
-            LifeState::Over(departure) => Ok(departure),
-            LifeState::Lasts(end) => end.reached().await,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Result;
     use crate::testing::Cluster;
 
     #[tokio::test]

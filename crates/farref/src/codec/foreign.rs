@@ -13,9 +13,9 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::depth::Limited;
+use super::compact::read_compact;
 use super::error::CodecError;
-use super::forms::{ValueCodec, read_compact};
+use super::value_codec::{ValueCodec, read_by};
 use super::writer::Writer;
 
 /// What a body in this form begins with. One in the compact form has the hash of its numbers of fields there.
@@ -91,16 +91,4 @@ pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
         Way::AsTheyAre => read_compact(None, body),
         Way::By(codec) => read_by(codec, body),
     }
-}
-
-pub(super) fn read_by<T: DeserializeOwned>(
-    codec: &dyn ValueCodec,
-    body: &[u8],
-) -> Result<T, CodecError> {
-    let mut value = None;
-    codec.decode(body, &mut |deserializer| {
-        value = Some(T::deserialize(Limited::new(deserializer))?);
-        Ok(())
-    })?;
-    value.ok_or_else(|| CodecError::new("the codec read nothing"))
 }

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::compact::{nothing_left, read_compact};
 use super::error::CodecError;
 use super::fault::Fault;
 use super::foreign::{self, FOREIGN};
-use super::reader::Reader;
+use super::value_codec::{ValueCodec, read_by};
 use super::vectors::{Brought, Look, Outgoing, TakenOut, copy_of, each_in};
 use super::writer::Writer;
 use super::{described, scope};
@@ -74,60 +75,6 @@ impl fmt::Debug for Codec {
             Self::Custom(_) => "Codec::Custom",
         })
     }
-}
-
-/// A foreign encoding of values.
-///
-/// How deep values nest is limited for every codec. How many elements a sequence has is up to this one:
-/// if an element may take no bytes at all, it has to limit their number, so that no few bytes keep a
-/// thread busy.
-///
-/// ```
-/// use farref::{CodecError, ValueCodec};
-///
-/// struct Json;
-///
-/// impl ValueCodec for Json {
-///     fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError> {
-///         serde_json::to_vec(value).map_err(CodecError::new)
-///     }
-///
-///     fn decode(
-///         &self,
-///         body: &[u8],
-///         read: &mut dyn FnMut(
-///             &mut dyn erased_serde::Deserializer<'_>,
-///         ) -> Result<(), erased_serde::Error>,
-///     ) -> Result<(), CodecError> {
-///         let mut json = serde_json::Deserializer::from_slice(body);
-///         read(&mut <dyn erased_serde::Deserializer<'_>>::erase(&mut json)).map_err(CodecError::new)
-///     }
-/// }
-///
-/// let body = Json.encode(&("far", 7))?;
-/// assert_eq!(body, br#"["far",7]"#);
-///
-/// // The runtime brings `read`, which knows the type.
-/// let mut value: Option<(String, u32)> = None;
-/// Json.decode(&body, &mut |json| {
-///     value = Some(erased_serde::deserialize(json)?);
-///     Ok(())
-/// })?;
-/// assert_eq!(value, Some(("far".to_owned(), 7)));
-/// # Ok::<(), CodecError>(())
-/// ```
-pub trait ValueCodec: Send + Sync + 'static {
-    /// Writes a value.
-    fn encode(&self, value: &dyn erased_serde::Serialize) -> Result<Vec<u8>, CodecError>;
-
-    /// Reads a value: calls `read` once with a deserializer over `body`.
-    fn decode(
-        &self,
-        body: &[u8],
-        read: &mut dyn FnMut(
-            &mut dyn erased_serde::Deserializer<'_>,
-        ) -> Result<(), erased_serde::Error>,
-    ) -> Result<(), CodecError>;
 }
 
 impl Codec {
@@ -198,7 +145,7 @@ impl Codec {
                 }
                 Ok(value)
             }
-            Self::Custom(codec) => foreign::read_by(&**codec, body),
+            Self::Custom(codec) => read_by(&**codec, body),
         }
     }
 }
@@ -290,28 +237,6 @@ pub(super) fn write_described_at_most<T: Serialize>(
     Ok(body)
 }
 
-pub(super) fn read_compact<T: DeserializeOwned>(
-    counts: Option<[u8; 2]>,
-    body: &[u8],
-) -> Result<T, CodecError> {
-    let mut reader = Reader::new(body);
-    let value = T::deserialize(&mut reader).map_err(CodecError::new)?;
-    let (rest, read) = reader.finish().map_err(CodecError::new)?;
-    if counts.is_some_and(|counts| counts != read.bytes()) {
-        return Err(field_counts_differ());
-    }
-    nothing_left(rest)?;
-    Ok(value)
-}
-
-#[cold]
-pub(super) fn field_counts_differ() -> CodecError {
-    CodecError::new(
-        "it is read with other fields than it is written with: `#[serde(skip_serializing)]` needs \
-         `skip_deserializing` as well, and a tuple cannot leave out elements",
-    )
-}
-
 fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
     scope::may_read_again();
     let mut reader = described::Reader::new(body);
@@ -320,13 +245,4 @@ fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
         .map_err(CodecError::new)?;
     nothing_left(reader.finish().map_err(CodecError::new)?)?;
     Ok(value)
-}
-
-fn nothing_left(rest: &[u8]) -> Result<(), CodecError> {
-    match rest.len() {
-        0 => Ok(()),
-        left => Err(CodecError::new(format_args!(
-            "{left} bytes are left over: it is not read as it was written"
-        ))),
-    }
 }

@@ -9,9 +9,10 @@ use std::any::TypeId;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::compact::field_counts_differ;
 use super::error::CodecError;
 use super::fault::Fault;
-use super::forms::{DESCRIBED, field_counts_differ};
+use super::forms::DESCRIBED;
 use super::reader::Reader;
 use super::vectors::{Brought, TakenOut, copy_of, each_in};
 use super::writer::Writer;

@@ -38,7 +38,7 @@ fn codecs() -> [Codec; 2] {
 }
 
 fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
-    super::forms::read_compact(None, bytes)
+    super::compact::read_compact(None, bytes)
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

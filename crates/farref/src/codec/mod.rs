@@ -20,6 +20,7 @@
 mod blob;
 mod bounded;
 mod buffer;
+mod compact;
 mod count;
 mod depth;
 mod described;
@@ -38,6 +39,7 @@ pub(crate) mod scope;
 #[cfg(test)]
 mod serde_tests;
 mod shared;
+mod value_codec;
 pub(crate) mod vectors;
 #[cfg(test)]
 mod vectors_tests;
@@ -50,10 +52,11 @@ pub use elements::Width;
 pub use error::{CodecError, CodecErrorKind};
 pub(crate) use foreign::is_foreign;
 pub use foreign::{ForeignCodec, OwnValues};
-pub use forms::{Codec, ValueCodec};
+pub use forms::Codec;
 pub(crate) use part::{BadSource, BufferRecycler, Owned, PartBytes};
 pub use part::{Part, Source};
 pub use payload::Payload;
 #[cfg(target_os = "linux")]
 pub(crate) use shared::ReceivedRegion;
 pub(crate) use shared::SharedBytes;
+pub use value_codec::ValueCodec;

@@ -38,7 +38,7 @@ pub(crate) mod value_scope;
 pub(crate) use self::authorization::Authorize;
 pub use self::authorization::CallRequest;
 pub(crate) use self::core::{Core, Reply, StartedCall, WorkerStage};
-pub(crate) use protocol::{CallSpec, LifeState, NotMade, OpenCall};
+pub(crate) use protocol::{CallSpec, NotMade, OpenCall};
 pub(crate) use status::{TakenCall, Traffic};
 
 /// What looking at a value in place is called, in errors and snapshots.

@@ -13,6 +13,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+#[cfg(feature = "simulation")]
+use crate::support::barred::Barred;
 use crate::support::lock::lock;
 use crate::support::simulation;
 use crate::support::user_code;
@@ -105,7 +107,7 @@ impl IoThread {
     /// What a task of the thread is, wherever it is started.
     pub(crate) fn as_task<F: Future>(task: F) -> impl Future<Output = F::Output> + use<F> {
         #[cfg(feature = "simulation")]
-        let task = simulation::Barred {
+        let task = Barred {
             task,
             is_barred: simulation::is_on(),
         };

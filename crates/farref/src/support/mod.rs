@@ -1,5 +1,7 @@
 //! What is not about remote references: where code runs, how it is cancelled, what is counted.
 
+#[cfg(feature = "simulation")]
+mod barred;
 pub(crate) mod blocking_pool;
 pub(crate) mod clock;
 pub(crate) mod deadlines;

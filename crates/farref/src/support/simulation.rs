@@ -34,7 +34,7 @@ mod real {
 pub(crate) use real::{RandomState, draw, is_on, unsteady};
 
 #[cfg(feature = "simulation")]
-pub(crate) use seeded::{Barred, RandomState, is_on, unsteady};
+pub(crate) use seeded::{RandomState, is_on, unsteady};
 #[cfg(feature = "simulation")]
 pub use seeded::{draw, spawn, with_seed};
 
@@ -51,7 +51,6 @@ mod seeded {
 
     use crate::rendezvous::random;
     pub use crate::rendezvous::random::draw;
-    use crate::support::user_code;
 
     thread_local! {
         static IS_ON: Cell<bool> = const { Cell::new(false) };
@@ -110,27 +109,6 @@ mod seeded {
                 return Poll::Pending;
             }
             self.project().task.poll(context)
-        }
-    }
-
-    pin_project! {
-        /// A task of a thread that runs no code of the program, on one that does (UC-1).
-        pub(crate) struct Barred<F> {
-            #[pin]
-            pub(crate) task: F,
-            pub(crate) is_barred: bool,
-        }
-    }
-
-    impl<F: Future> Future for Barred<F> {
-        type Output = F::Output;
-
-        fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-            let this = self.project();
-            match *this.is_barred {
-                true => user_code::forbid_during(|| this.task.poll(context)),
-                false => this.task.poll(context),
-            }
         }
     }
 

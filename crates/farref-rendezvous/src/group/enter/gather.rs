@@ -10,8 +10,8 @@ use tokio::time::{sleep, timeout_at};
 use super::EntryAttempt;
 use super::predecessor::name_taken;
 use crate::error::RendezvousError;
-use crate::group::card::Card;
-use crate::group::certificate_tag::{self, CertificateConflict};
+use crate::group::card::{Address, Card};
+use crate::group::certificate_tag::{CertificateConflict, CertificateTag};
 use crate::group::failure::{FailureCause, FailureNotice};
 use crate::group::founding::Founding;
 use crate::store::StoreError;
@@ -224,10 +224,28 @@ fn certificate_conflict(founders: &[Card]) -> Option<(&Card, Vec<&Card>, Certifi
     founders.iter().find_map(|one| {
         let between = |other: &Card| match one.node == other.node {
             true => None,
-            false => certificate_tag::conflict(one, other),
+            false => conflict_between(one, other),
         };
         let conflict = founders.iter().find_map(between)?;
         let is_such = |other: &&Card| between(other) == Some(conflict);
         Some((one, founders.iter().filter(is_such).collect(), conflict))
+    })
+}
+
+/// Why two founders cannot talk.
+fn conflict_between(one: &Card, other: &Card) -> Option<CertificateConflict> {
+    let conflict = CertificateTag::conflict(one.certificate.as_ref(), other.certificate.as_ref())?;
+    (!does_not_matter(conflict, one, other)).then_some(conflict)
+}
+
+/// Whether two workers may have a way to talk on which this is no trouble. On Unix sockets certificates are not looked at; but who
+/// has one talks to nobody without.
+fn does_not_matter(conflict: CertificateConflict, one: &Card, other: &Card) -> bool {
+    let same_host = one.host == other.host;
+    let mut addresses = one.addresses.iter().chain(&other.addresses);
+    addresses.any(|address| match address {
+        Address::Memory(_) => true,
+        Address::Unix(_) => same_host && conflict == CertificateConflict::Authority,
+        Address::Tcp(_) => false,
     })
 }

@@ -18,4 +18,3 @@ mod watching;
 mod work;
 
 pub(crate) use outgoing::{CallSpec, NotMade, OpenCall};
-pub(crate) use watching::LifeState;

@@ -12,7 +12,7 @@ use crate::runtime::core::{Core, WorkerStage};
 use crate::tables::watchers::{Wakers, Watcher, WorkerEnd};
 
 /// The end of one life, for somebody who waits for it.
-pub(crate) struct LifeEnd {
+struct LifeEnd {
     core: Arc<Core>,
     node: NodeId,
     receiver: watch::Receiver<Option<Departure>>,
@@ -20,7 +20,7 @@ pub(crate) struct LifeEnd {
 
 impl LifeEnd {
     /// How it has gone. An error if this worker ends before.
-    pub(crate) async fn reached(mut self) -> Result<Departure, Error> {
+    async fn reached(mut self) -> Result<Departure, Error> {
         let departure = match self.receiver.wait_for(Option::is_some).await {
             Ok(departure) => *departure,
             Err(_) => None,
@@ -36,7 +36,7 @@ impl Drop for LifeEnd {
 }
 
 /// What is known of the end of a life.
-pub(crate) enum LifeState {
+enum LifeState {
     Over(Departure),
     Lasts(LifeEnd),
 }
@@ -66,8 +66,22 @@ impl Core {
         }
     }
 
-    /// What is known of the end of a life.
-    pub(crate) fn life_state(self: &Arc<Self>, node: NodeId) -> Result<LifeState, Error> {
+    /// Ends when a life is over.
+    pub(crate) fn gone(
+        self: &Arc<Self>,
+        node: NodeId,
+    ) -> impl Future<Output = Result<Departure, Error>> + Send + use<> {
+        // Now: what happens until the future is awaited is not missed.
+        let state = self.life_state(node);
+        async {
+            match state? {
+                LifeState::Over(departure) => Ok(departure),
+                LifeState::Lasts(end) => end.reached().await,
+            }
+        }
+    }
+
+    fn life_state(self: &Arc<Self>, node: NodeId) -> Result<LifeState, Error> {
         let state = self.lock();
         let standing = state.node.membership().view().standing(node.worker);
         let over = match standing {

@@ -13,7 +13,7 @@ use rustls::Connection;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpStream, tcp};
 
-use super::handshake::TlsFailure;
+use super::failure::TlsFailure;
 use crate::support::lock::lock;
 
 /// What both halves share.

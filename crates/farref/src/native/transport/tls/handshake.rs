@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{AlertDescription, ClientConnection, Connection, ServerConnection};
+use rustls::{ClientConnection, Connection, ServerConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp;
 use tokio::time::timeout;
 
 use super::bearer::Bearer;
+use super::failure::TlsFailure;
 use super::halves::{AT_ONCE, Session, TlsReader, TlsWriter, encrypted};
 use super::settings::Tls;
 use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
@@ -21,55 +22,6 @@ const ROOM: usize = 16 << 10;
 const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 /// What farref's own greeting begins with, and no record of TLS.
 const PLAIN: u8 = b'f';
-
-/// Why there is no stream with TLS.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsFailure {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error("the other end speaks without TLS")]
-    Plain,
-    #[error("the other end does not take this worker's certificate ({0:?})")]
-    Refused(AlertDescription),
-    #[error("the other end's certificate does not count here: {0}")]
-    Untrusted(String),
-    #[error("the other end's certificate names neither a worker nor an observer")]
-    Nameless,
-    #[error("TLS failed: {0}")]
-    Protocol(rustls::Error),
-}
-
-impl From<rustls::Error> for TlsFailure {
-    fn from(error: rustls::Error) -> Self {
-        match error {
-            rustls::Error::AlertReceived(alert) if is_about_certificates(alert) => {
-                Self::Refused(alert)
-            }
-            rustls::Error::InvalidCertificate(why) => Self::Untrusted(why.to_string()),
-            rustls::Error::NoCertificatesPresented => Self::Untrusted("it has none".to_owned()),
-            other => Self::Protocol(other),
-        }
-    }
-}
-
-fn is_about_certificates(alert: AlertDescription) -> bool {
-    use AlertDescription::{
-        AccessDenied, BadCertificate, CertificateExpired, CertificateRequired, CertificateRevoked,
-        CertificateUnknown, DecryptError, UnknownCA, UnsupportedCertificate,
-    };
-    matches!(
-        alert,
-        AccessDenied
-            | BadCertificate
-            | CertificateExpired
-            | CertificateRequired
-            | CertificateRevoked
-            | CertificateUnknown
-            | DecryptError
-            | UnknownCA
-            | UnsupportedCertificate
-    )
-}
 
 impl Stream {
     /// The same stream with TLS, if it goes over TCP, from the end that has connected.

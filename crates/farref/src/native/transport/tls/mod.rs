@@ -9,7 +9,7 @@
 //! | [`ending`] | until when one counts |
 //! | [`settings`] | the three files, and reading them again when they have changed |
 //! | [`verifiers`] | who looks at the other end's |
-//! | [`handshake`] | either end's handshake, and why it came to nothing |
+//! | [`handshake`], [`failure`] | either end's handshake, and why it came to nothing |
 //! | [`halves`] | the stream after it |
 //!
 //! # Invariants
@@ -26,6 +26,7 @@
 mod authorities;
 mod bearer;
 mod ending;
+mod failure;
 mod halves;
 mod handshake;
 mod settings;
@@ -34,6 +35,6 @@ mod tests;
 mod verifiers;
 
 pub(crate) use bearer::Bearer;
+pub(crate) use failure::TlsFailure;
 pub(super) use halves::{TlsReader, TlsWriter, move_halves};
-pub(crate) use handshake::TlsFailure;
 pub use settings::Tls;

@@ -9,7 +9,7 @@ use rcgen::{
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
-use super::super::handshake::TlsFailure;
+use super::super::failure::TlsFailure;
 use super::super::tests::streams;
 use super::*;
 use crate::native::tests::tls::certificates::{Authority, tls};
