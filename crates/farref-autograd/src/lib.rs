@@ -49,6 +49,8 @@ mod context;
 pub mod cuda;
 #[cfg(feature = "cuda")]
 mod dropping;
+#[cfg(all(feature = "candle", any(test, feature = "fuzzing")))]
+mod fuzzing;
 #[cfg(feature = "candle")]
 mod module;
 #[cfg(feature = "candle")]
@@ -98,3 +100,10 @@ pub use crate::{
     state::{StateDict, load_file, save_file},
     tensor::{Candle, Tensor},
 };
+
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(all(feature = "candle", any(test, feature = "fuzzing")))]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::fuzzing::tensors;
+}

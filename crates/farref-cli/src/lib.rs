@@ -43,6 +43,13 @@ mod progress;
 mod top;
 mod view;
 
+/// Entry points for the fuzzers in `fuzz/`.
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod __fuzz {
+    pub use crate::dashboard::fuzzing::dashboard_requests;
+}
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

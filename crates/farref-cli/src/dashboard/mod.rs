@@ -17,6 +17,8 @@
 mod assets;
 mod cycles;
 mod data;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod history;
 mod http;
 mod leaks;

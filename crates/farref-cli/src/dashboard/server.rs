@@ -69,7 +69,7 @@ impl Door {
 }
 
 /// Whether a host, perhaps with a port, is a name of this machine that nobody else can give it.
-fn is_loopback(host: &str) -> bool {
+pub(super) fn is_loopback(host: &str) -> bool {
     let names = ["127.0.0.1", "localhost", "[::1]"];
     names.iter().any(|name| {
         let rest = host.split_at_checked(name.len());
@@ -129,7 +129,11 @@ pub(super) async fn serve(listener: TcpListener, door: Door, source: Arc<dyn Sou
     }
 }
 
-fn answer(door: &Door, source: &dyn Source, request: &Request) -> Result<Response, Refusal> {
+pub(super) fn answer(
+    door: &Door,
+    source: &dyn Source,
+    request: &Request,
+) -> Result<Response, Refusal> {
     let name = door.pass(request)?;
     assets::find(name)
         .or_else(|| source.find(name, request))
