@@ -14,6 +14,9 @@ use farref::agent::{
 };
 use farref::{Codec, CodecError, Payload, Worker, WorkerBuilder};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::PATIENCE;
 
 /// One end of the wire.
 #[derive(Clone, Debug)]
@@ -137,12 +140,12 @@ pub(crate) async fn group(ends: [End; 2]) -> anyhow::Result<[Worker; 2]> {
     group_with(ends, |builder| builder.fail_on_leaks(true)).await
 }
 
-/// The same, set up otherwise.
-pub(crate) async fn group_with(
-    ends: [End; 2],
+/// The same with any number of workers, set up otherwise.
+pub(crate) async fn group_with<const N: usize>(
+    ends: [End; N],
     set_up: impl Fn(WorkerBuilder) -> WorkerBuilder,
-) -> anyhow::Result<[Worker; 2]> {
-    let members = members();
+) -> anyhow::Result<[Worker; N]> {
+    let members = members(N);
     let switchboard = Switchboard::default();
     let mut workers = Vec::new();
     for ((me, _), end) in members.clone().into_iter().zip(ends) {
@@ -158,8 +161,8 @@ pub(crate) async fn group_with(
             .await?;
         workers.push(worker);
     }
-    let workers: Result<[Worker; 2], _> = workers.try_into();
-    workers.ok().context("two workers")
+    let workers: Result<[Worker; N], _> = workers.try_into();
+    workers.ok().context("a worker for each end")
 }
 
 /// The first of the two on a wire that nobody else ever comes to, and what takes in whatever would be said
@@ -167,7 +170,7 @@ pub(crate) async fn group_with(
 pub(crate) async fn alone(
     set_up: impl Fn(WorkerBuilder) -> WorkerBuilder,
 ) -> anyhow::Result<(Worker, Arc<dyn Inbound>)> {
-    let members = members();
+    let members = members(2);
     let me = members[0].0;
     let mut taking_in = None;
     let worker = set_up(Worker::builder(""))
@@ -179,18 +182,59 @@ pub(crate) async fn alone(
     Ok((worker, taking_in.context("the worker lives")?))
 }
 
-fn members() -> Vec<(NodeId, String)> {
-    (0..2)
+fn members(count: usize) -> Vec<(NodeId, String)> {
+    (0..)
+        .take(count)
         .map(|rank| (NodeId::new(rank, 1), format!("w{rank}")))
         .collect()
 }
 
-/// Shuts both down. Fails if anything is left behind.
-pub(crate) async fn end([a, b]: [Worker; 2]) -> anyhow::Result<()> {
-    let (first, second) = tokio::join!(a.shutdown(), b.shutdown());
-    first?;
-    second?;
+/// Shuts all down. Fails if anything is left behind.
+pub(crate) async fn end<const N: usize>(workers: [Worker; N]) -> anyhow::Result<()> {
+    let mut ending = JoinSet::new();
+    for worker in workers {
+        ending.spawn(async move { worker.shutdown().await });
+    }
+    while let Some(ended) = ending.join_next().await {
+        ended??;
+    }
     Ok(())
+}
+
+/// Workers, and what becomes of what each of them sends. On a wire that has lost something a shutdown need not
+/// succeed, and does not take long.
+pub(crate) async fn tampered<const N: usize>(fates: [&Fates; N]) -> anyhow::Result<[Worker; N]> {
+    let ends = fates.map(|fates| End {
+        fates: fates.clone(),
+        ..End::default()
+    });
+    let set_up = |builder: WorkerBuilder| {
+        builder
+            .fail_on_leaks(true)
+            .shutdown_timeout(Duration::from_secs(1))
+    };
+    group_with(ends, set_up).await
+}
+
+/// S1: on a wire that has lost something a shutdown need not succeed, but it ends.
+pub(crate) async fn end_in_time([a, b]: [Worker; 2]) -> anyhow::Result<()> {
+    let ending = async { tokio::join!(a.shutdown(), b.shutdown()) };
+    let _outcome = tokio::time::timeout(PATIENCE, ending).await?;
+    a.crash().await;
+    b.crash().await;
+    Ok(())
+}
+
+pub(crate) fn is_call(message: &Message) -> bool {
+    matches!(message, Message::Call(_))
+}
+
+pub(crate) fn is_answer(message: &Message) -> bool {
+    matches!(message, Message::Answer(_))
+}
+
+pub(crate) fn is_control(message: &Message) -> bool {
+    matches!(message, Message::Control(_))
 }
 
 /// All ends of a wire.

@@ -8,18 +8,25 @@
 //! generation of its own, so it would be a table of slots for each peer, looked up and written for every call, and as long
 //! as the peer likes to make it.
 
+mod bounds;
+mod relays;
+mod reports;
+mod streams;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use farref::agent::{Message, NodeId};
-use farref::{Error, RRef, Worker};
+use farref::{Error, RRef};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::PATIENCE;
-use crate::channels::{self, End, Fate, Fates};
+use crate::channels::{
+    self, Fate, Fates, end_in_time, is_answer, is_call, is_control, tampered as group,
+};
 use crate::cluster::eventually;
 
 /// So long a call may take whose message is lost.
@@ -96,41 +103,6 @@ async fn is_freed(number: u64) -> Result<()> {
     eventually("it is freed", || FREED.lock().unwrap().contains(&number)).await
 }
 
-/// Two workers, of which the first or the second sends as the wire likes.
-async fn group(fates: [&Fates; 2]) -> Result<[Worker; 2]> {
-    let end = |fates: &Fates| End {
-        fates: fates.clone(),
-        ..End::default()
-    };
-    let set_up = |builder: farref::WorkerBuilder| {
-        builder
-            .fail_on_leaks(true)
-            .shutdown_timeout(Duration::from_secs(1))
-    };
-    channels::group_with([end(fates[0]), end(fates[1])], set_up).await
-}
-
-/// S1: on a wire that has lost something a shutdown need not succeed, but it ends.
-async fn end_in_time([a, b]: [Worker; 2]) -> Result<()> {
-    let ending = async { tokio::join!(a.shutdown(), b.shutdown()) };
-    let _outcome = timeout(PATIENCE, ending).await?;
-    a.crash().await;
-    b.crash().await;
-    Ok(())
-}
-
-fn is_call(message: &Message) -> bool {
-    matches!(message, Message::Call(_))
-}
-
-fn is_answer(message: &Message) -> bool {
-    matches!(message, Message::Answer(_))
-}
-
-fn is_control(message: &Message) -> bool {
-    matches!(message, Message::Control(_))
-}
-
 /// D1, D3, S1
 #[tokio::test]
 async fn a_call_whose_request_is_lost_has_not_run_and_ends_in_its_time() -> Result<()> {
@@ -161,6 +133,25 @@ async fn a_call_whose_answer_is_lost_has_run_once_and_ends_in_its_time() -> Resu
     end_in_time(workers).await
 }
 
+/// R6, D3: a constructor that is lost makes nothing, and whoever uses the value learns it when its time is up.
+#[tokio::test]
+async fn a_value_whose_constructor_is_lost_is_a_timeout_to_who_uses_it() -> Result<()> {
+    let fates = Fates::default();
+    let workers = group([&fates, &Fates::default()]).await?;
+    let peer = workers[0].peer("w1")?;
+    let (lost, next) = (fresh(), fresh());
+    fates.next(is_call, Fate::Lose);
+    let never = Kept::new_on(&peer, lost).remote();
+    let used = never.number().timeout(SHORT).await;
+    ensure!(matches!(used, Err(Error::Timeout { .. })), "{used:?}");
+    ensure!(runs(lost) == 0);
+    let kept = Kept::new_on(&peer, next).remote();
+    ensure!(kept.number().await? == next);
+    drop((never, kept));
+    is_freed(next).await?;
+    end_in_time(workers).await
+}
+
 /// D1, F4: a peer that says a thing twice may be cut off, with words, also before what it asked for has begun.
 #[tokio::test]
 async fn a_call_that_comes_twice_runs_at_most_once() -> Result<()> {
@@ -176,7 +167,7 @@ async fn a_call_that_comes_twice_runs_at_most_once() -> Result<()> {
     }
     // What came second has been taken in.
     sleep(SHORT).await;
-    ensure!(runs(number) <= 1, "{}", runs(number));
+    ensure!(runs(number) <= 1, "it ran {} times", runs(number));
     end_in_time(workers).await
 }
 

@@ -502,7 +502,7 @@ async fn a_stream_outlives_the_limit_of_its_call() -> Result<()> {
     let mut far = call.await?;
     tokio::time::sleep(2 * limit).await;
     for n in 1..10 {
-        sender.send(n)?;
+        sender.send(n).context("nobody reads any more")?;
         let next = timeout(PATIENCE, far.next()).await.context("in time")?;
         assert_eq!(next.transpose()?, Some(n));
     }

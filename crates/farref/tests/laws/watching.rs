@@ -34,7 +34,7 @@ fn words(event: MemberEvent) -> Told {
 
 async fn next(members: &mut Members) -> Result<Told> {
     let event = timeout(PATIENCE, members.next()).await?;
-    event.map(words).context("the end")
+    event.map(words).context("the stream of members is over")
 }
 
 /// The next events in words, as many as are expected.

@@ -122,7 +122,7 @@ async fn a_panic_comes_after_the_items_before_it() -> Result<()> {
                 assert_eq!(error.function.as_str(), "streams::panics_at");
                 assert_eq!(&*error.worker, "worker1");
             }
-            other => panic!("{other:?}"),
+            other => panic!("after {n} items, instead of the panic: {other:?}"),
         }
         assert!(stream.next().await.is_none());
     }

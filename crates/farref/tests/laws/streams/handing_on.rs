@@ -96,7 +96,7 @@ async fn a_stream_has_one_reader() -> Result<()> {
     let refused = second.next().await;
     assert!(
         matches!(refused, Some(Err(Error::Misuse(Misuse::StreamTaken)))),
-        "{refused:?}"
+        "a second reader was given {refused:?}"
     );
     assert!(second.next().await.is_none());
 
