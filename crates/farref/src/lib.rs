@@ -209,9 +209,14 @@ pub use worker::{Transfer, WeakWorker, Worker, WorkerBuilder};
 #[cfg(feature = "simulation")]
 #[doc(hidden)]
 pub mod simulation {
-    #[cfg(feature = "mutations")]
-    pub use crate::support::mutation::{Mutated, Mutation, mutate};
     pub use crate::support::simulation::{draw, spawn, with_seed};
+}
+
+/// Faults that can be switched on, for the provers. No part of the interface.
+#[cfg(feature = "mutations")]
+#[doc(hidden)]
+pub mod mutations {
+    pub use crate::support::mutation::{Mutated, Mutation, mutate};
 }
 
 /// Entry points for the fuzzers in `fuzz/`.

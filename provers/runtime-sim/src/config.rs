@@ -7,7 +7,7 @@ pub struct Config {
     pub faults: Option<Faults>,
     /// The rule that is broken on purpose.
     #[cfg(feature = "mutations")]
-    pub mutation: Option<farref::simulation::Mutation>,
+    pub mutation: Option<farref::mutations::Mutation>,
 }
 
 /// What goes wrong in a run.

@@ -32,7 +32,7 @@ mod run;
 
 pub use config::{Config, Faults};
 #[cfg(feature = "mutations")]
-pub use farref::simulation::Mutation;
+pub use farref::mutations::Mutation;
 pub use ledger::{Report, Violation};
 #[cfg(feature = "mutations")]
 pub use noticed::NOTICED;

@@ -2,7 +2,7 @@
 
 use crate::{Faults, Mutation};
 
-/// Which faults show under which conditions. The others are noticed by `farref-schedules`.
+/// Which faults show under which conditions. Who notices the others: `farref-promises` has a test that nobody is left out.
 pub const NOTICED: [(Mutation, Faults); 6] = [
     (Mutation::PartIsAll, Faults::None),
     (Mutation::LoseLastMessage, Faults::None),

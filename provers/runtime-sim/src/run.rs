@@ -34,7 +34,7 @@ fn execute(seed: u64, config: &Config, traced: bool) -> (Result<Report, Violatio
     PANICS.set(Some(Vec::new()));
     farref::simulation::with_seed(seed, || {
         #[cfg(feature = "mutations")]
-        let _mutated = farref::simulation::mutate(config.mutation);
+        let _mutated = farref::mutations::mutate(config.mutation);
         let mut builder = Builder::new_current_thread();
         builder.enable_time().start_paused(true);
         let runtime = match builder.build() {

@@ -1,6 +1,6 @@
 //! Some hundred seeds of whole groups; and that each fault which they could show is noticed.
 
-use farref_runtime_sim::{Config, Faults, Mutation, NOTICED, run, run_traced};
+use farref_runtime_sim::{Config, Faults, NOTICED, run, run_traced};
 
 fn no_seed_fails(faults: Faults, seeds: std::ops::Range<u64>) {
     let config = Config {
@@ -74,18 +74,4 @@ fn each_fault_is_noticed() {
             "{mutation:?} goes unnoticed in {UNTIL_NOTICED} seeds"
         );
     }
-}
-
-/// The faults that are noticed here, and those that are noticed by the scenarios of threads, are all there are.
-#[test]
-fn each_fault_is_noticed_by_one_of_the_two_provers() {
-    // Theirs is another type, made of the same file.
-    let here = NOTICED.map(|(mutation, _)| format!("{mutation:?}"));
-    let there = farref_schedules::NOTICED.map(|(mutation, _)| format!("{mutation:?}"));
-    let mut noticed: Vec<_> = here.into_iter().chain(there).collect();
-    let all = Mutation::ALL.iter();
-    let mut all: Vec<_> = all.map(|mutation| format!("{mutation:?}")).collect();
-    noticed.sort();
-    all.sort();
-    assert_eq!(noticed, all);
 }

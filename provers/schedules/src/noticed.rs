@@ -2,7 +2,7 @@
 
 use crate::Mutation;
 
-/// Which scenario notices which fault. The others are noticed by `farref-runtime-sim`.
+/// Which scenario notices which fault. Who notices the others: `farref-promises` has a test that nobody is left out.
 pub const NOTICED: [(Mutation, &str); 8] = [
     (Mutation::ReleaseMarked, "sd_1_what_is_queued_is_written"),
     (

@@ -30,6 +30,7 @@ use crate::runtime::registry::{BY_METHOD, FETCHED, FunctionEntry};
 use crate::runtime::{self, CallSpec, Core, trace, value_scope};
 use crate::support::blocking_pool::BlockedThread;
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 use crate::values::{Access, NoReceiver};
 
 /// What a fetch is called in errors.
@@ -220,6 +221,9 @@ impl Built {
         let function = function.ok_or(Misuse::FetchedInPlace)?;
         let deadline = match self.timeout {
             Timeout::Set(Some(limit)) => now.checked_add(limit),
+            Timeout::Default if mutated!(TimeConstructors) => {
+                self.own_timeout.and_then(|own| now.checked_add(own))
+            }
             // R6: how long the value takes is nobody's business until it is used.
             Timeout::Set(None) | Timeout::Default => None,
         };

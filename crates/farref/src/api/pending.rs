@@ -20,6 +20,7 @@ use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{CallSpec, Core, FETCH, NotMade, OpenCall, Reply, value_scope};
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 
 /// A type whose values can come to the caller: all that implement serde's `DeserializeOwned`.
 ///
@@ -384,7 +385,9 @@ pub(super) fn complete(
     if !unsaid.is_unsaid() {
         return (error, false);
     }
-    *unsaid = name;
+    if !mutated!(ErrorsUnnamed) {
+        *unsaid = name;
+    }
     match &mut error {
         Error::Timeout { limit, .. } => *limit = time_limit.unwrap_or_default(),
         Error::SignatureMismatch { ours, .. } => {

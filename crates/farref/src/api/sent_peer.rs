@@ -18,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::peer::Peer;
 use crate::runtime::value_scope::{self, Reading};
+use crate::support::mutation::mutated;
 use crate::support::text::{clean, shorten};
 
 /// The name under which codecs see a peer.
@@ -78,6 +79,11 @@ fn arrived(reading: &Reading, worker: WorkerId, life: Option<u32>, mut name: Str
     if life.is_some() {
         core.told_of_member(reading.from, told);
     }
+    let worker = if mutated!(PeerIsSender) {
+        reading.from.worker
+    } else {
+        worker
+    };
     if worker == core.me.worker {
         return Peer::of(core, core.me);
     }

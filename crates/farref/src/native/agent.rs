@@ -18,6 +18,7 @@ use crate::agent::{Agent, Inbound, LinkStatistics, Message};
 use crate::codec::{Codec, CodecError, Payload};
 use crate::support::io_thread::IoThread;
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
 
 /// How long tasks may take to end that have been told to.
 const TASK_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -111,7 +112,7 @@ impl Agent for NativeAgent {
 
     fn watch(&self, peer: NodeId) {
         while let Some(link) = self.links.link_or_new(peer) {
-            if link.keep_connected() {
+            if mutated!(OutOfSight) || link.keep_connected() {
                 break;
             }
         }

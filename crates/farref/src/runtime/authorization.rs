@@ -20,6 +20,7 @@ use super::registry::FunctionEntry;
 use crate::agent::Failure;
 use crate::support::clock::Instant;
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
 use crate::support::user_code;
 
 /// How often a worker complains of calls that it refuses (AU-3).
@@ -98,18 +99,24 @@ impl Current {
         let Some(function) = self.entry.map(FunctionEntry::name) else {
             return Ok(());
         };
-        if self.caller == core.me {
+        if self.caller == core.me && !mutated!(AskOwnCalls) {
             return Ok(());
         }
         debug_assert!(!user_code::is_barred(), "UC-1");
+        let caller = if mutated!(NameItself) {
+            core.me
+        } else {
+            self.caller
+        };
         let request = CallRequest {
-            caller: core.name_of(self.caller),
-            node: self.caller,
+            caller: core.name_of(caller),
+            node: caller,
             function,
         };
         let asked = catch_unwind(AssertUnwindSafe(|| self.enter(|| (authorize.0)(&request))));
         let panic = match &asked {
             Ok(true) => return Ok(()),
+            Ok(false) if mutated!(IgnoreRefusal) => return Ok(()),
             Ok(false) => None,
             Err(panic) => Some(user_code::panic_message(&**panic).unwrap_or("without a message")),
         };

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorValue, FunctionName, RemoteError};
 use crate::fingerprint::foreign::{self, FOREIGN_VALUE};
 use crate::runtime::Core;
 use crate::runtime::registry::FunctionEntry;
+use crate::support::mutation::mutated;
 // On its way to the caller the text of a failure counts towards no budget.
 use crate::support::text::{MAX_TEXT, clean, prose, shorten};
 
@@ -139,7 +140,7 @@ fn explain<U>(
     let peer = core.name_of(worker);
     match cleaned(failure) {
         Failure::Returned(messages, value) => {
-            let value = value.map(Arc::from);
+            let value = value.filter(|_| !mutated!(ErrorsAreText)).map(Arc::from);
             remote(peer, function, false, messages, value)
         }
         Failure::Panicked(message) => remote(peer, function, true, vec![message], None),

@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 
 use crate::agent::{CallMessage, Message, weigh};
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 
 /// Calls of one peer that a worker accepts at once unless told otherwise.
 pub(crate) const DEFAULT_MAX_CALLS: u32 = 16_384;
@@ -240,7 +241,12 @@ impl Flow {
         let fits = bytes == 0
             || self.open_bytes == 0
             || self.open_bytes.saturating_add(bytes) <= MAX_OPEN_BYTES;
-        fits && self.open_calls < self.limit
+        // More than half as many again would have the callee cut this worker off.
+        let limit = match mutated!(IgnoreWindow) {
+            true => self.limit + self.limit / 2,
+            false => self.limit,
+        };
+        fits && self.open_calls < limit
     }
 
     fn leave(&mut self, call: Parked, now: Instant) -> Message {

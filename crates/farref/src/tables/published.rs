@@ -15,6 +15,7 @@ use farref_proto::{Fingerprint, NodeId};
 use tokio::sync::Notify;
 
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
 
 /// So many names a worker may have published at a time.
 pub(crate) const MAX_NAMES: usize = 65_536;
@@ -92,7 +93,9 @@ impl<H: Clone> Published<H> {
         }
         all.published += usize::from(is_new);
         // PU-1
-        all.version += 1;
+        if !mutated!(SameVersion) {
+            all.version += 1;
+        }
         let version = all.version;
         let slot = all.slot(name);
         let before = slot.entry.replace(entry(version));

@@ -21,6 +21,7 @@ use farref_proto::{Departure, Incarnation, NodeId, WorkerId};
 use tokio::sync::watch;
 
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
 
 /// How the worker itself has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -133,7 +134,7 @@ impl Watchers {
     ) -> (u64, Arc<Watcher>) {
         let mut all = lock(&self.0);
         let mut unread = Unread::default();
-        for node in members {
+        for node in members.filter(|_| !mutated!(WatchFromNow)) {
             let name = name_of(node);
             if name.is_none() {
                 unread.unnamed.insert(node);
@@ -273,7 +274,7 @@ impl Watcher {
             return Poll::Ready(Some(news));
         }
         if let Some(end) = unread.end {
-            let first = !std::mem::replace(&mut unread.told_end, true);
+            let first = !std::mem::replace(&mut unread.told_end, true) && !mutated!(NoLastWord);
             drop(unread);
             return Poll::Ready(first.then_some(MemberNews::Ended(end)));
         }
@@ -317,7 +318,9 @@ impl Unread {
         let Some(lives) = self.workers.get_mut(&node.worker) else {
             return;
         };
-        if matches!(&lives.next, Some((life, _)) if *life == node.incarnation) {
+        if matches!(&lives.next, Some((life, _)) if *life == node.incarnation)
+            && !mutated!(TellUnmet)
+        {
             // WA-2
             lives.next = None;
         } else if matches!(&lives.told, Some((life, _)) if *life == node.incarnation) {
@@ -353,7 +356,7 @@ impl Unread {
             let (has_more, is_empty) = (lives.has_news(), lives.is_empty());
             if is_empty {
                 self.workers.remove(&worker);
-            } else if has_more {
+            } else if has_more && !mutated!(LoseSecondEvent) {
                 lives.is_queued = true;
                 self.news.push_front(about);
             }

@@ -15,6 +15,7 @@ use crate::report::leaks::LeakReport;
 use crate::runtime::current::Current;
 use crate::runtime::{Core, WorkerStage};
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 use crate::tables::watchers::WorkerEnd;
 
 /// How long the last messages may take to be delivered.
@@ -161,7 +162,7 @@ impl Worker {
                 WorkerStage::Evicted => break Err(core.evicted()),
                 WorkerStage::Joining | WorkerStage::Member => {}
             }
-            if !core.look(|node| node.quiescence().all_willing()) {
+            if !core.look(|node| node.quiescence().all_willing()) && !mutated!(HurryWorkers) {
                 // S1a
                 (clock, idle_since) = (None, None);
                 if worked {

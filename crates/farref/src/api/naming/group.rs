@@ -16,6 +16,7 @@ use crate::api::watching::{MemberEvent, Members};
 use crate::error::{Error, FunctionName, Result, THE_GROUP};
 use crate::runtime::current::Current;
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 
 impl<T: 'static> Search<T> {
     /// What the name stands for in the group now.
@@ -86,6 +87,9 @@ impl<T: 'static> Search<T> {
     async fn first_of(&self, group: &mut Group, members: &[NodeId]) -> Result<Option<Found<T>>> {
         let ask = |life: &NodeId| self.ask_life(group, *life, Patience::None);
         let mut asked: VecDeque<Asked> = members.iter().filter_map(ask).collect();
+        if mutated!(HighestCounts) {
+            asked.make_contiguous().reverse();
+        }
         poll_fn(|context| {
             for asked in &mut asked {
                 asked.poll(context);

@@ -13,6 +13,7 @@ use crate::runtime::registry::FunctionEntry;
 use crate::runtime::serve::pulling::Pull as PullFunction;
 use crate::runtime::{CallSpec, Core, NotMade, OpenCall, trace, value_scope};
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 
 /// A batch as it came.
 pub(super) type Answer = (Payload, Vec<Arc<Handle>>);
@@ -58,7 +59,10 @@ impl Pull {
             name: name.clone(),
             receiver: Some(Arc::clone(producer)),
             encoded,
-            deadline: None,
+            deadline: match mutated!(PullWithinCall) {
+                true => Current::get().and_then(|current| current.deadline),
+                false => None,
+            },
             now: Instant::now(),
             remaining: None,
             trace: trace::of_call(Current::get().as_deref()),

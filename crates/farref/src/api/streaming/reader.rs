@@ -24,6 +24,7 @@ use crate::error::{Error, FunctionName, Misuse, Result};
 use crate::runtime::handle::Handle;
 use crate::runtime::stream::{flag, lead};
 use crate::runtime::value_scope::{self, Reading, Unread};
+use crate::support::mutation::mutated;
 use crate::tables::labels::{Label, Labelled};
 
 /// Batches that are asked for while there is more than fits into one.
@@ -53,6 +54,9 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
     pub(super) fn new(producer: Arc<Handle>, name: FunctionName) -> Self {
         let held = producer.held().ok();
         let label = held.map(|held| held.core.labels.put(Labelled::Stream(held.rref), &name));
+        if mutated!(ReaderStays) {
+            std::mem::forget(Arc::clone(&producer));
+        }
         Self {
             producer,
             name,
@@ -133,7 +137,10 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
             return Poll::Ready(Err(self.unread(nothing.into())));
         }
         self.wanted = if flags & flag::MORE != 0 {
-            BUSY_PULLS
+            match mutated!(AskFarAhead) {
+                true => 64,
+                false => BUSY_PULLS,
+            }
         } else {
             1
         };
@@ -152,7 +159,10 @@ impl<T: DeserializeOwned + 'static> Reader<T> {
             if !pull.is_made() {
                 break;
             }
-            self.pulls.push_back(pull);
+            match mutated!(LaterBatchFirst) {
+                true => self.pulls.push_front(pull),
+                false => self.pulls.push_back(pull),
+            }
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ use crate::runtime::registry::{Callee, FunctionEntry};
 use crate::runtime::{FETCH, NEXT_ITEMS, failure};
 use crate::support::clock::Instant;
 use crate::support::lock::lock;
+use crate::support::mutation::mutated;
 use crate::support::user_code;
 
 /// So many messages are taken in under one lock: others have to wait for it meanwhile.
@@ -373,6 +374,10 @@ impl Core {
             .and_then(|()| node.receive_call_with_record(from, &message.head, running, out));
         match arrival {
             Ok(Arrival::Run) => {
+                work.jobs.push(job);
+                Ok(())
+            }
+            Err(_) if mutated!(RunTwice) => {
                 work.jobs.push(job);
                 Ok(())
             }

@@ -7,6 +7,7 @@ use farref_proto::NodeId;
 use crate::error::{Misuse, Result};
 use crate::runtime::core::Core;
 use crate::runtime::handle::Handle;
+use crate::support::mutation::mutated;
 use crate::tables::published::{Entry, MAX_NAME, NotPublished};
 
 impl Core {
@@ -22,6 +23,9 @@ impl Core {
         self.check_member()?;
         handle.check_sendable(self)?;
         let held = handle.held()?;
+        if mutated!(PublishOwnOnly) && held.owner != self.me {
+            return Err(Misuse::BadName.into());
+        }
         let entry = |version| Entry {
             handle: Arc::clone(handle),
             version,
@@ -55,8 +59,10 @@ impl Core {
 
     /// Values of a worker that is gone have no names any more.
     pub(super) fn unpublish_values_of(&self, owner: NodeId) {
-        let gone = self.published.owner_gone(owner);
-        drop(gone);
+        if !mutated!(KeepLostNames) {
+            let gone = self.published.owner_gone(owner);
+            drop(gone);
+        }
     }
 
     /// The group is at rest but for references: the names stand for nothing any more. It may go on all the same, with
@@ -65,6 +71,9 @@ impl Core {
     /// What they stood for may have references in turn, which go when its destructors have run. Until then this worker
     /// is not at rest, so that nobody takes them for leaks.
     pub(crate) fn withdraw_names(self: &Arc<Self>) {
+        if mutated!(KeepNamesAtEnd) {
+            return;
+        }
         let names = self.published.withdraw();
         if names.is_empty() {
             return;

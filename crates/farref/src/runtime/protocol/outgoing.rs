@@ -25,6 +25,7 @@ use crate::runtime::reply::{ReplyReceiver, ReplySender, reply_channel};
 use crate::runtime::value_scope::Encoded;
 use crate::support::clock::Instant;
 use crate::support::deadlines::HasDeadlines;
+use crate::support::mutation::mutated;
 use crate::tables::flow_control::Parked;
 
 /// A call about to be made.
@@ -261,7 +262,7 @@ impl Core {
     ) -> Option<ReplySender> {
         let open = state.node.outgoing_record(to, request);
         let waiter = open?.reply.take()?;
-        let peer = state.peers.get_mut(&to);
+        let peer = state.peers.get_mut(&to).filter(|_| !mutated!(KeepParked));
         if let Some(parked) = peer.and_then(|peer| peer.flow.withdraw(request)) {
             // It never left: as if it had not been made.
             let ProtocolState { node, out, .. } = state;

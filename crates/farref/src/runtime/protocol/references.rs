@@ -12,11 +12,12 @@ use crate::error::Result;
 use crate::runtime::core::{Core, ProtocolState, WorkerNode};
 use crate::runtime::handle::Handle;
 use crate::support::clock::Instant;
+use crate::support::mutation::mutated;
 use crate::values::Value;
 
 /// Where references were made that are about to be sent.
 pub(super) fn origins(node: &WorkerNode, references: &[RRefId]) -> Origins {
-    if references.is_empty() {
+    if references.is_empty() || mutated!(ForgetOrigins) {
         return Origins::default();
     }
     let line = |rref: &RRefId| node.refs(*rref).hold(*rref)?.line();

@@ -9,6 +9,7 @@ use super::work::Work;
 use crate::error::Error;
 use crate::rendezvous::Card;
 use crate::runtime::core::{Core, WorkerStage};
+use crate::support::mutation::mutated;
 use crate::tables::watchers::{Wakers, Watcher, WorkerEnd};
 
 /// The end of one life, for somebody who waits for it.
@@ -88,7 +89,9 @@ impl Core {
             // How it went is not kept for longer.
             Some(now) if now.incarnation > node.incarnation => Some(Departure::Died),
             Some(now) if now.incarnation == node.incarnation => match now.status {
-                Status::Joining | Status::Alive => None,
+                Status::Joining | Status::Alive => {
+                    mutated!(GoneWhileThere).then_some(Departure::Died)
+                }
                 // The own one says so before it has gone.
                 Status::Left => (node != self.me).then_some(Departure::Left),
                 Status::Dead => Some(Departure::Died),

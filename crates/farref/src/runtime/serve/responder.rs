@@ -15,6 +15,7 @@ use crate::runtime::failure::shortened;
 use crate::runtime::job::{Destination, Responder};
 use crate::runtime::registry::FunctionEntry;
 use crate::runtime::{trace, value_scope};
+use crate::support::mutation::mutated;
 use crate::support::user_code;
 use crate::tables::answer_budget::{Expected, Reservation, ReserveFuture};
 use crate::tables::served::Finished;
@@ -63,7 +64,7 @@ impl Responder {
     ) -> Result<Option<Reservation>, ReserveFuture> {
         let bytes = expected.bytes();
         let is_sent = self.owes && self.call.request().is_some() && self.from() != self.core().me;
-        if bytes == 0 || !is_sent {
+        if bytes == 0 || !is_sent || mutated!(NoAnswerBudget) {
             return Ok(None);
         }
         let budget = self.core().answers.of(self.from());
