@@ -3,57 +3,100 @@
 //! The target in `fuzz/` calls them, through the feature `fuzzing`; the test below calls them for a moment, with tensors that are right
 //! and with changes of these.
 
+use std::any::type_name;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::engine::{Parcel, Receipt};
 use crate::tensor::Tensor;
 
 /// Tensors among arguments and results, outside of a call and with their bytes among the others (those beside a message are
-/// `farref`'s to read), and what engines tell each other. A tensor that was read is as many bytes as its shape and
-/// type say: it can be written and read again, and is the same.
+/// `farref`'s to read), and what engines tell each other. What was read can be written and read again, and is the same; a tensor is as
+/// many bytes as its shape and type say.
 pub fn tensors(data: &[u8]) {
-    if let Ok(tensors) = postcard::from_bytes::<Vec<Tensor>>(data) {
-        tensors.iter().for_each(same_again);
+    if let Some(tensors) = read_twice::<Vec<Tensor>>(data) {
+        tensors.iter().for_each(is_whole);
     }
-    if let Ok(parcel) = postcard::from_bytes::<Parcel<Tensor>>(data) {
+    if let Some(parcel) = read_twice::<Parcel<Tensor>>(data) {
         let gradients = parcel.gradients.iter().flat_map(|(_, of)| of).flatten();
-        gradients.for_each(same_again);
+        gradients.for_each(is_whole);
     }
-    drop(postcard::from_bytes::<Receipt>(data));
+    read_twice::<Receipt>(data);
 }
 
-fn same_again(tensor: &Tensor) {
-    let write = |tensor: &Tensor| match postcard::to_allocvec(tensor) {
-        Ok(written) => written,
-        Err(error) => panic!(
-            "{:?} was read, and cannot be written: {error}",
-            tensor.dims()
-        ),
-    };
-    let written = write(tensor);
-    match postcard::from_bytes::<Tensor>(&written) {
+/// What these bytes are, if they are anything. Written, read and written again, it is the same both times.
+fn read_twice<T: Serialize + DeserializeOwned>(data: &[u8]) -> Option<T> {
+    let first: T = postcard::from_bytes(data).ok()?;
+    let written = write(&first);
+    match postcard::from_bytes::<T>(&written) {
         Ok(again) => assert_eq!(write(&again), written),
-        Err(error) => panic!("{:?} cannot be read again: {error}", tensor.dims()),
+        Err(error) => panic!("{} cannot be read again: {error}", type_name::<T>()),
+    }
+    Some(first)
+}
+
+fn write<T: Serialize>(value: &T) -> Vec<u8> {
+    match postcard::to_allocvec(value) {
+        Ok(written) => written,
+        Err(error) => panic!("{} cannot be written: {error}", type_name::<T>()),
+    }
+}
+
+fn is_whole(tensor: &Tensor) {
+    let expected = tensor.elem_count() * tensor.dtype().size_in_bytes();
+    match tensor.to_buffer() {
+        Ok(buffer) => assert_eq!(buffer.len(), expected, "{tensor:?}"),
+        Err(error) => panic!("{tensor:?} has no bytes: {error}"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use candle_core::Device;
+    use farref::context::NodeId;
 
     use super::*;
+    use crate::engine::{Cause, Messages, PassFailure, PassId};
 
+    /// One of each kind.
     fn written() -> Vec<Vec<u8>> {
         let tensor = |values: &[f32], shape: &[usize]| {
             let tensor = candle_core::Tensor::from_slice(values, shape, &Device::Cpu);
             Tensor::from(tensor.expect("a tensor"))
         };
-        let all = [
-            vec![tensor(&[1.0, 2.0], &[2])],
-            vec![tensor(&[], &[0, 7]), tensor(&[0.5; 12], &[3, 2, 2])],
-        ];
-        let written = all.iter().map(postcard::to_allocvec);
-        written
-            .collect::<Result<_, _>>()
-            .expect("it can be written")
+        let parcel = Parcel {
+            pass: PassId {
+                origin: NodeId::new(1, 2),
+                counter: 3,
+            },
+            retain_graph: true,
+            ended_below: 2,
+            patience: Some(Duration::from_secs(60)),
+            messages: Some(Messages {
+                sent: vec![7, 300],
+                received: vec![8],
+            }),
+            gradients: vec![(7, vec![Some(tensor(&[1.0, 2.0], &[1, 2])), None])],
+        };
+        let receipt = Receipt {
+            unknown: vec![300],
+            failure: Some(PassFailure {
+                worker: "w1".to_owned(),
+                cause: Cause::NoProgress {
+                    patience: Duration::from_millis(1500),
+                    waiting_for: vec!["w2".to_owned()],
+                },
+            }),
+        };
+        vec![
+            write(&vec![tensor(&[1.0, 2.0], &[2])]),
+            write(&vec![tensor(&[], &[0, 7]), tensor(&[0.5; 12], &[3, 2, 2])]),
+            write(&parcel),
+            write(&receipt),
+        ]
     }
 
     #[test]
@@ -68,6 +111,18 @@ mod tests {
                 input[at] = random.u8(..);
             }
             tensors(&input);
+        }
+    }
+
+    /// The fuzzer begins with what is right today.
+    #[test]
+    fn the_fuzzers_inputs_have_one_of_each_kind() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/tensors");
+        let names = ["one_tensor", "two_tensors", "parcel", "receipt"];
+        for (name, right) in names.into_iter().zip(written()) {
+            let path = format!("{folder}/{name}");
+            let seed = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            assert_eq!(seed, right, "{path} is not what is written today");
         }
     }
 }

@@ -11,7 +11,9 @@ use farref_autograd::{Candle, Context, Error, Parameter, Tensor};
 use tokio::time::timeout;
 
 use crate::PATIENCE;
-use crate::channels::{self, Fate, Fates, end_in_time, is_answer, is_call, tampered as group};
+use crate::channels::{
+    self, Fate, Fates, delayed, end_in_time, give_up, is_answer, is_call, tampered as group,
+};
 use crate::common::{elements, eventually, parameter};
 
 /// So long may what is lost be waited for.
@@ -40,7 +42,8 @@ async fn loss(
 }
 
 fn gradient(context: &Context, of: &Parameter) -> Result<Vec<f64>> {
-    elements(&context.gradient(of).context("a gradient")?)
+    let gradient = context.gradient(of).context("a gradient")?;
+    elements(&gradient)
 }
 
 async fn engines_are_empty(workers: &[Worker; 2]) -> Result<()> {
@@ -53,7 +56,7 @@ async fn engines_are_empty(workers: &[Worker; 2]) -> Result<()> {
 async fn gradients_and_releases_that_are_late_are_those_of_one_process_and_arrive() -> Result<()> {
     for which in [is_call, is_answer, |_: &Message| true] {
         let fates = [Fates::default(), Fates::default()];
-        let workers = group([&fates[0], &fates[1]]).await?;
+        let workers = delayed([&fates[0], &fates[1]]).await?;
         for fates in &fates {
             fates.all(which, Fate::Late(SHORT / 10));
         }
@@ -67,9 +70,6 @@ async fn gradients_and_releases_that_are_late_are_those_of_one_process_and_arriv
         drop(loss);
         context.release().await?;
         engines_are_empty(&workers).await?;
-        for fates in &fates {
-            fates.all(|_| false, Fate::Deliver);
-        }
         channels::end(workers).await?;
     }
     Ok(())
@@ -90,10 +90,7 @@ async fn a_call_whose_answer_is_lost_holds_up_no_pass() -> Result<()> {
             .into_future(),
     );
     let lost = lost.await;
-    ensure!(
-        matches!(lost, Err(Error::Farref(CallError::Timeout { .. }))),
-        "{lost:?}"
-    );
+    ensure!(matches!(lost, Err(CallError::Timeout { .. })), "{lost:?}");
     eventually("its answer is lost", || fates.is_empty()).await?;
     let loss = loss(&context, &peer, &a, &b).await?;
     timeout(PATIENCE, context.backward(&[&loss])).await??;
@@ -104,16 +101,17 @@ async fn a_call_whose_answer_is_lost_holds_up_no_pass() -> Result<()> {
     end_in_time(workers).await
 }
 
-/// A2, A3: gradients that are lost fail their pass in its time, and the context can be released all the same.
+/// A2, A3: gradients that are lost fail their pass in its time. The call that they were in is not over before its peer is; then the
+/// context is released.
 #[tokio::test]
 async fn a_pass_whose_gradients_are_lost_fails_in_its_time() -> Result<()> {
-    let fates = Fates::default();
-    let workers = group([&fates, &Fates::default()]).await?;
-    let peer = workers[0].peer("w1")?;
+    let fates = [Fates::default(), Fates::default()];
+    let [a_worker, b_worker] = group([&fates[0], &fates[1]]).await?;
+    let peer = a_worker.peer("w1")?;
     let (a, b) = two()?;
-    let context = Context::new(&workers[0])?;
+    let context = Context::new(&a_worker)?;
     let loss = loss(&context, &peer, &a, &b).await?;
-    fates.next(is_call, Fate::Lose);
+    fates[0].next(is_call, Fate::Lose);
     let failed = timeout(PATIENCE, context.backward(&[&loss]).timeout(SHORT)).await?;
     match &failed {
         Err(Error::Backward(failure)) => {
@@ -125,13 +123,18 @@ async fn a_pass_whose_gradients_are_lost_fails_in_its_time() -> Result<()> {
         other => anyhow::bail!("{other:?}"),
     }
     drop(loss);
-    context.release().await?;
-    engines_are_empty(&workers).await?;
-    end_in_time(workers).await
+    let releasing = context.release();
+    give_up([&fates[0], &fates[1]])?;
+    timeout(PATIENCE, releasing).await??;
+    let is_empty = || Engine::<Candle>::of(&a_worker).counts() == Counts::default();
+    eventually("the engine is empty", is_empty).await?;
+    b_worker.crash().await;
+    timeout(PATIENCE, a_worker.shutdown()).await??;
+    Ok(())
 }
 
-/// A4: gradients that come twice, which no correct wire lets happen, are not added twice. Whoever says a thing twice may be cut
-/// off, and then the pass fails; what there is of gradients is right all the same.
+/// D1, A1: gradients that come twice, which no correct wire lets happen, are not added twice: they come in a call. Whoever says a
+/// thing twice may be cut off, and then the pass fails; what there is of gradients is right all the same.
 #[tokio::test]
 async fn gradients_that_come_twice_are_not_added_twice() -> Result<()> {
     let fates = [Fates::default(), Fates::default()];

@@ -8,8 +8,8 @@
 //! # Rules for an agent
 //!
 //! - **AG-1** Messages to one peer arrive exactly once. Control messages to one peer arrive in the
-//!   order in which they were queued. So do calls of up to 64 KiB, since methods of a value run in it and a stream's
-//!   batches are asked for in it; and a call and its cancellation. Everything else may overtake.
+//!   order in which they were queued. So do calls whose messages have up to 64 KiB, since methods of a value run in it and
+//!   a stream's batches are asked for in it; and a call and its cancellation. Everything else may overtake.
 //!   Nobody else sees to this: a call that is handed in again after its answer is run again, against D1, and of two
 //!   questions for a stream's batches that come the wrong way round the later one has the earlier items, against T1.
 //! - **AG-2** [`Agent::enqueue`] is called with the runtime's protocol lock held: it only queues, and

@@ -1,7 +1,7 @@
 //! Faults that tests switch on to show that the simulator of the runtime, the scenarios under all schedules, or the tests of
 //! the promises notice them.
 //!
-//! Each variant breaks one rule at one line. Without the feature `mutations` [`mutated!`] is `false` at compile time, and
+//! Each variant breaks one rule, in a line or two. Without the feature `mutations` [`mutated!`] is `false` at compile time, and
 //! no rule can be broken. Which one is broken is said for a thread, if whoever looks for faults has but one, or for a whole process: by its
 //! name in the variable `FARREF_MUTATION`. Each is noticed by one of the provers (`provers/`), and a test there says that none is left out.
 

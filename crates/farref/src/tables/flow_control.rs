@@ -211,7 +211,7 @@ impl Flow {
 
     /// The next call that may leave. The clock is asked only if there is one.
     pub(crate) fn next(&mut self, now: impl FnOnce() -> Instant) -> Option<Message> {
-        if self.open_calls >= self.limit || self.parked() == 0 {
+        if !self.has_room() || self.parked() == 0 {
             return None;
         }
         let small = self.small.first().map(|(number, _)| number);
@@ -241,12 +241,13 @@ impl Flow {
         let fits = bytes == 0
             || self.open_bytes == 0
             || self.open_bytes.saturating_add(bytes) <= MAX_OPEN_BYTES;
-        // More than half as many again would have the callee cut this worker off.
-        let limit = match mutated!(IgnoreWindow) {
-            true => self.limit + self.limit / 2,
-            false => self.limit,
-        };
-        fits && self.open_calls < limit
+        fits && self.has_room()
+    }
+
+    fn has_room(&self) -> bool {
+        self.open_calls < self.limit
+            // More than that would have the callee cut this worker off.
+            || (mutated!(IgnoreWindow) && self.open_calls < self.limit + self.limit / 2)
     }
 
     fn leave(&mut self, call: Parked, now: Instant) -> Message {

@@ -122,6 +122,16 @@ impl fmt::Debug for EndingOf {
     }
 }
 
+impl End {
+    /// One that does nothing by itself.
+    pub(crate) fn with(fates: &Fates) -> Self {
+        Self {
+            fates: fates.clone(),
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for End {
     fn default() -> Self {
         Self {
@@ -201,19 +211,19 @@ pub(crate) async fn end<const N: usize>(workers: [Worker; N]) -> anyhow::Result<
     Ok(())
 }
 
-/// Workers, and what becomes of what each of them sends. On a wire that has lost something a shutdown need not
-/// succeed, and does not take long.
+/// Workers, and what becomes of what each of them sends: on a wire that loses nothing.
+pub(crate) async fn delayed<const N: usize>(fates: [&Fates; N]) -> anyhow::Result<[Worker; N]> {
+    group_with(fates.map(End::with), |builder| builder.fail_on_leaks(true)).await
+}
+
+/// The same on a wire that loses things, or says them twice. There a shutdown need not succeed, and does not take long.
 pub(crate) async fn tampered<const N: usize>(fates: [&Fates; N]) -> anyhow::Result<[Worker; N]> {
-    let ends = fates.map(|fates| End {
-        fates: fates.clone(),
-        ..End::default()
-    });
     let set_up = |builder: WorkerBuilder| {
         builder
             .fail_on_leaks(true)
             .shutdown_timeout(Duration::from_secs(1))
     };
-    group_with(ends, set_up).await
+    group_with(fates.map(End::with), set_up).await
 }
 
 /// S1: on a wire that has lost something a shutdown need not succeed, but it ends.
@@ -223,6 +233,14 @@ pub(crate) async fn end_in_time([a, b]: [Worker; 2]) -> anyhow::Result<()> {
     a.crash().await;
     b.crash().await;
     Ok(())
+}
+
+/// Nothing passes between the two any more, and the first is told so.
+pub(crate) fn give_up(fates: [&Fates; 2]) -> anyhow::Result<()> {
+    for fates in fates {
+        fates.all(|_| true, Fate::Lose);
+    }
+    fates[0].give_up(NodeId::new(1, 1))
 }
 
 pub(crate) fn is_call(message: &Message) -> bool {

@@ -419,7 +419,8 @@ fn own_errors() -> anyhow::Result<()> {
             until: "noon".to_owned(),
             hours: vec![12, 13],
         };
-        ensure!(enter::on(&a, 9).result().await? == Err(closed.clone()));
+        let own = enter::on(&a, 9).result().await;
+        ensure!(own.context("it has become another error")? == Err(closed.clone()));
         ensure!(enter::on(&a, 12).result().await? == Ok(12));
         ensure!(enter::on(&a, 9).start().result().await? == Err(closed.clone()));
         // Past a third process, which only hands it on.

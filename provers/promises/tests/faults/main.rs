@@ -58,6 +58,10 @@ fn notice(noticed: &Noticed, executables: &BTreeMap<String, PathBuf>) -> anyhow:
         sound.ended == Ended::Passed,
         "{test} does not pass without a fault: {sound}"
     );
+    ensure!(
+        !sound.said.contains(says),
+        "{test} says `{says}` without a fault, too: {sound}"
+    );
     let broken = run(Some(&format!("{fault:?}")))?;
     ensure!(
         broken.ended == Ended::Failed && broken.said.contains(says),

@@ -57,6 +57,16 @@ impl Group {
     }
 }
 
+/// Whatever else goes wrong, nothing is left. (Whoever interrupts the program leaves the tests that run, which end at their own limits.)
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Where it has ended, this is known already and nothing happens.
+        if let Ok(None) = self.0.try_wait() {
+            let _ = self.end();
+        }
+    }
+}
+
 /// Runs one test, and whatever it starts, with a fault.
 pub(crate) fn run(executable: &Path, test: &str, fault: Option<&str>) -> anyhow::Result<Outcome> {
     let (mut output, write) = io::pipe()?;

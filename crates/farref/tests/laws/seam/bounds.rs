@@ -36,10 +36,7 @@ async fn be_counted() {
 async fn narrow(which: fn(&Message) -> bool) -> Result<[farref::Worker; 2]> {
     let late = Fates::default();
     late.all(which, Fate::Late(Duration::from_millis(2)));
-    let ends = [Fates::default(), late].map(|fates| End {
-        fates,
-        ..End::default()
-    });
+    let ends = [End::default(), End::with(&late)];
     let set_up = |builder: farref::WorkerBuilder| {
         builder
             .fail_on_leaks(true)

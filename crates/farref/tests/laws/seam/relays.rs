@@ -8,9 +8,9 @@ use farref::{Misuse, RRef, Worker};
 
 use tokio::time::timeout;
 
-use super::{Kept, KeptRRef as _, SHORT, fresh, group, is_freed};
+use super::{Kept, KeptRRef as _, SHORT, fresh, is_freed};
 use crate::PATIENCE;
-use crate::channels::{Fate, Fates, is_control};
+use crate::channels::{Fate, Fates, delayed, is_control};
 
 static HANDED: Mutex<Vec<RRef<Kept>>> = Mutex::new(Vec::new());
 
@@ -33,7 +33,7 @@ async fn relay(number: u64) -> farref::Result<()> {
 async fn a_reference_that_was_handed_on_survives_who_is_given_up_with_its_news_unsaid() -> Result<()>
 {
     let fates = [Fates::default(), Fates::default(), Fates::default()];
-    let [first, middle, owner] = group([&fates[0], &fates[1], &fates[2]]).await?;
+    let [first, middle, owner] = delayed([&fates[0], &fates[1], &fates[2]]).await?;
     fates[0].all(is_control, Fate::Late(SHORT));
     // After the first message, which asks for the value.
     fates[1].all(is_control, Fate::Late(10 * PATIENCE));

@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Error, WorkerBuilder};
 use serde::{Deserialize, Serialize};
 
-use super::{Kept, KeptRRef as _, SHORT, fresh, group};
-use crate::channels::{End, Fate, Fates, end, group_with, is_answer, is_control};
+use super::{Kept, KeptRRef as _, SHORT, fresh};
+use crate::channels::{End, Fate, Fates, delayed, end, group_with, is_answer, is_control};
 
 #[derive(PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("number {0} is taken")]
@@ -20,7 +20,7 @@ async fn refuse(number: u64) -> Result<u64, Taken> {
 #[tokio::test]
 async fn an_error_that_is_late_is_what_it_was_and_of_its_own_call() -> Result<()> {
     let fates = Fates::default();
-    let workers = group([&Fates::default(), &fates]).await?;
+    let workers = delayed([&Fates::default(), &fates]).await?;
     let peer = workers[0].peer("w1")?;
     let (late, next) = (fresh(), fresh());
     fates.next(is_answer, Fate::Late(SHORT));
@@ -40,10 +40,7 @@ async fn a_leak_is_reported_with_its_line_though_control_messages_are_late() -> 
     for fates in &fates {
         fates.all(is_control, Fate::Late(SHORT / 4));
     }
-    let ends = [&fates[0], &fates[1]].map(|fates| End {
-        fates: fates.clone(),
-        ..End::default()
-    });
+    let ends = [End::with(&fates[0]), End::with(&fates[1])];
     let set_up = |builder: WorkerBuilder| builder.fail_on_leaks(true).leak_grace(SHORT);
     let [a, b] = group_with(ends, set_up).await?;
     let (left, line) = (Kept::new_on(&a.peer("w1")?, fresh()).remote(), line!());

@@ -6,9 +6,9 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Error, Streaming};
 use tokio::time::timeout;
 
-use super::{SHORT, give_up, group};
+use super::{SHORT, group};
 use crate::PATIENCE;
-use crate::channels::{self, Fate, Fates, end_in_time, is_answer, is_call};
+use crate::channels::{self, Fate, Fates, delayed, end_in_time, give_up, is_answer, is_call};
 use crate::cluster::eventually;
 use crate::streams::sources::{Channel, Each, Watched};
 
@@ -56,7 +56,7 @@ async fn read(stream: &mut Streaming<u64>) -> Result<(u64, Option<Error>)> {
 #[tokio::test]
 async fn items_whose_batches_are_late_come_in_order_and_then_the_end() -> Result<()> {
     let fates = Fates::default();
-    let workers = group([&Fates::default(), &fates]).await?;
+    let workers = delayed([&Fates::default(), &fates]).await?;
     let mut stream = count_to::on(&workers[0].peer("w1")?, MANY).await?;
     for _ in 0..3 {
         fates.next(is_answer, Fate::Late(SHORT / 4));
@@ -71,7 +71,7 @@ async fn items_whose_batches_are_late_come_in_order_and_then_the_end() -> Result
 #[tokio::test]
 async fn items_that_are_asked_for_late_come_in_order_and_then_the_end() -> Result<()> {
     let fates = Fates::default();
-    let workers = group([&fates, &Fates::default()]).await?;
+    let workers = delayed([&fates, &Fates::default()]).await?;
     let mut stream = count_to::on(&workers[0].peer("w1")?, MANY).await?;
     fates.all(is_call, Fate::Late(SHORT / 20));
     let (items, error) = read(&mut stream).await?;
@@ -126,7 +126,7 @@ async fn a_batch_that_is_lost_is_an_error_and_no_end() -> Result<()> {
 #[tokio::test]
 async fn a_stream_whose_reader_is_gone_is_dropped_though_the_news_is_late() -> Result<()> {
     let fates = Fates::default();
-    let workers = group([&fates, &Fates::default()]).await?;
+    let workers = delayed([&fates, &Fates::default()]).await?;
     let mut stream = count_for_ever::on(&workers[0].peer("w1")?).await?;
     ensure!(matches!(next(&mut stream).await?, Some(Ok(0))));
     fates.all(|message| !is_call(message), Fate::Late(SHORT));

@@ -75,7 +75,8 @@ fn no_more_calls_run_at_once_than_the_callee_accepts() -> anyhow::Result<()> {
             ensure!(call.await? == n);
         }
         let most = largest_crowd::on(&a).await?;
-        ensure!((2..=LIMIT.into()).contains(&most), "{most} at once");
+        ensure!(most <= LIMIT.into(), "more than it accepts: {most} at once");
+        ensure!(most >= 2, "{most} at once");
         Ok(())
     })
 }
@@ -93,7 +94,8 @@ fn no_more_values_are_made_at_once_than_the_owner_accepts() -> anyhow::Result<()
         }
         ensure!(probes::on(&a).await? == CALLS);
         let most = largest_crowd::on(&a).await?;
-        ensure!((2..=LIMIT.into()).contains(&most), "{most} at once");
+        ensure!(most <= LIMIT.into(), "more than it accepts: {most} at once");
+        ensure!(most >= 2, "{most} at once");
         drop(made);
         group
             .eventually("all are freed", async || Ok(probes::on(&a).await? == 0))

@@ -164,7 +164,7 @@ fn a_call_cancelled_before_it_is_sent_is_never_sent() -> anyhow::Result<()> {
         let a = group.peer("a")?;
         add::on(&a, 1, 1).await?;
         let mut full: Vec<_> = (0..64)
-            .map(|_| wait_at::on(&a, "room".to_owned()).start())
+            .map(|_| wait_at::on(&a, "room".to_owned()).timeout(None).start())
             .collect();
         let parked = take::on(&a, probe(group).await?).timeout(None).start();
         ensure!(probes::on(&group.peer("b")?).await? == 1);

@@ -27,12 +27,12 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-/// A value that takes its time. A call of its constructor has hardly any.
+/// A value that takes its time. A call of its constructor has little.
 struct Slow(Probe);
 
 #[farref::remote]
 impl Slow {
-    #[remote(timeout = "20ms")]
+    #[remote(timeout = "500ms")]
     pub(crate) async fn made_at(gate: String, value: u64) -> Self {
         wait_at(gate).await;
         Self(Probe::new(value))
@@ -61,8 +61,8 @@ fn a_slow_constructor_is_no_timeout() -> anyhow::Result<()> {
         let slow = Slow::made_at_on(&a, gate(), 5).remote();
         slow.confirmed().await?;
         until_waiting::on(&a, gate(), 1).await?;
-        // A use waits for the value, as long as it is willing to.
-        let impatient = slow.value().timeout(Duration::from_millis(100)).await;
+        // A use waits for the value, as long as it is willing to, and past the time that a call would have.
+        let impatient = slow.value().timeout(Duration::from_secs(1)).await;
         ensure!(
             matches!(impatient, Err(Error::Timeout { .. })),
             "{impatient:?}"
