@@ -6,7 +6,9 @@ use std::path::Path;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::__fuzz::{environment, etcd_answers, store_file, store_records};
+use crate::__fuzz::{
+    environment, etcd_answers, store_answer, store_file, store_records, store_request,
+};
 
 /// The checked-in inputs of a target. There are some.
 fn seeds(target: &str) -> Vec<Vec<u8>> {
@@ -61,6 +63,16 @@ fn exercise(entry: fn(&[u8]), target: &str) {
 #[test]
 fn no_record_in_a_store_makes_its_reader_panic() {
     exercise(store_records, "store_records");
+}
+
+#[test]
+fn no_change_of_what_is_said_to_a_store_makes_it_panic() {
+    exercise(store_request, "store_request");
+}
+
+#[test]
+fn no_change_of_what_a_store_says_makes_its_client_panic() {
+    exercise(store_answer, "store_answer");
 }
 
 #[test]
