@@ -348,23 +348,21 @@ mod tests {
     /// Also that which fuzzers found.
     #[test]
     fn the_fuzzers_inputs_make_nobody_panic() {
-        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
-        let targets: [(&str, fn(&[u8])); 7] = [
-            ("torch_pickles", pickles),
-            ("torch_messages", messages),
-            ("torch_values", values),
-            ("torch_tensor_lists", tensor_lists),
-            ("torch_objects", objects),
-            ("torch_group", crate::__fuzz::group),
-            ("torch_gloo", crate::__fuzz::gloo),
-        ];
-        for (target, entry) in targets {
+        let all = |target: &str, entry: fn(&[u8])| {
+            let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
             let files = std::fs::read_dir(format!("{seeds}/{target}"));
             for file in files.expect("the folder of the seeds") {
                 let seed = std::fs::read(file.expect("a file").path());
                 entry(&seed.expect("a seed"));
             }
-        }
+        };
+        all("torch_pickles", pickles);
+        all("torch_messages", messages);
+        all("torch_values", values);
+        all("torch_tensor_lists", tensor_lists);
+        all("torch_objects", objects);
+        all("torch_group", crate::__fuzz::group);
+        all("torch_gloo", crate::__fuzz::gloo);
     }
 
     /// PK-3: each is a call of the one before with the one before, so that parts double, and each costs one step: the budget is used up
