@@ -1,0 +1,166 @@
+//! Child processes of tests.
+
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::TEST_TIMEOUT;
+
+/// How often a process is asked whether it has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// A running process. Dropping it kills it.
+///
+/// Piped output is read all the time, so that a talkative process never blocks.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    stderr: Option<JoinHandle<String>>,
+}
+
+/// How a process ended, and what it wrote to the streams that were piped.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its standard output.
+    pub stdout: String,
+    /// Its standard error.
+    pub stderr: String,
+}
+
+impl Process {
+    /// Starts `command`, without input. `name` stands for it in errors.
+    pub fn start(name: &str, command: &mut Command) -> Result<Self> {
+        command.stdin(Stdio::null());
+        let child = command.spawn().with_context(|| format!("starting `{name}`"))?;
+        Ok(Self::from_child(name, child))
+    }
+
+    /// Takes over a process that was started otherwise.
+    pub fn from_child(name: &str, mut child: Child) -> Self {
+        Self {
+            name: name.to_owned(),
+            stdout: child.stdout.take().map(read_all),
+            stderr: child.stderr.take().map(read_all),
+            child,
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Kills it with SIGKILL and waits until it is gone.
+    pub fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> Result<Ended> {
+        let began = Instant::now();
+        while !self.has_ended()? {
+            ensure!(began.elapsed() < TEST_TIMEOUT, "`{}` does not end", self.name);
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        self.output()
+    }
+
+    /// Like [`Process::ended`], outside a runtime.
+    pub fn ended_blocking(&mut self) -> Result<Ended> {
+        let began = Instant::now();
+        while !self.has_ended()? {
+            ensure!(began.elapsed() < TEST_TIMEOUT, "`{}` does not end", self.name);
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        self.output()
+    }
+
+    /// Waits until it ends by itself, with status 0.
+    pub async fn ended_well(&mut self) -> Result<Ended> {
+        let ended = self.ended().await?;
+        let Ended { status, stderr, .. } = &ended;
+        ensure!(status.success(), "`{}` ended with {status}: {stderr}", self.name);
+        Ok(ended)
+    }
+
+    fn output(&mut self) -> Result<Ended> {
+        let text = |reader: Option<JoinHandle<String>>| {
+            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+        };
+        Ok(Ended {
+            status: self.child.wait()?,
+            stdout: text(self.stdout.take()),
+            stderr: text(self.stderr.take()),
+        })
+    }
+}
+
+#[cfg(unix)]
+impl Process {
+    /// Stops it with SIGSTOP, and waits until all of its threads stand still.
+    pub fn stop(&self) -> Result<()> {
+        use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+
+        self.signal(Signal::STOP)?;
+        // Without waiting, a thread that is running could still act after this returns.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(self.pid()?), stopped)?;
+        Ok(())
+    }
+
+    /// Resumes it with SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::CONT)
+    }
+
+    /// Asks it to end with SIGTERM.
+    pub fn terminate(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::TERM)
+    }
+
+    /// Sends it SIGINT, as Ctrl-C does.
+    pub fn interrupt(&self) -> Result<()> {
+        self.signal(rustix::process::Signal::INT)
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
+        Ok(rustix::process::kill_process(self.pid()?, signal)?)
+    }
+
+    fn pid(&self) -> Result<rustix::process::Pid> {
+        match rustix::process::Pid::from_raw(self.id().try_into()?) {
+            Some(pid) => Ok(pid),
+            None => bail!("`{}` has no process id", self.name),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // A stream that breaks off has still said what came before.
+        let _ = from.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
