@@ -6,10 +6,12 @@
 //! - [`Proxy`] passes, stalls and cuts TCP connections.
 //! - [`Authority`] signs certificates, [`Scratch`] is a folder that is removed with the test,
 //!   [`free_port`] finds a port, [`Requirement`] leaves tests out where something is missing.
-//! - [`seeds`] has the inputs in `fuzz/seeds`.
+//! - [`seeds`] has the inputs in `fuzz/seeds`; [`thorough`] says whether a test has time for all
+//!   of its random cases.
 //!
 //! The crate does not depend on `farref`, so that unit tests of `farref` can use it.
 
+mod amount;
 mod certificates;
 mod ports;
 mod process;
@@ -19,6 +21,7 @@ mod scratch;
 mod seeds;
 mod waiting;
 
+pub use amount::thorough;
 pub use certificates::Authority;
 pub use ports::free_port;
 pub use process::{Ended, Process};
