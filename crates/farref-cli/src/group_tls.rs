@@ -16,7 +16,7 @@ use crate::certs::{Authority, Bearer, Folder};
 use crate::group_folder;
 
 /// The variables that name a worker's certificate, its key, and the certificate of the authority.
-pub(crate) const VARIABLES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
+pub const VARIABLES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
 
 /// How the folder's name ends.
 const KIND: &str = "tls";
@@ -27,7 +27,7 @@ const DAYS: u32 = 3650;
 
 /// The certificates of a group, which go with this.
 #[derive(Debug)]
-pub(crate) struct GroupTls {
+pub struct GroupTls {
     path: PathBuf,
     folder: Folder,
     is_for_any: bool,
@@ -35,7 +35,7 @@ pub(crate) struct GroupTls {
 
 impl GroupTls {
     /// Makes them for the group that meets there: for each of these names, or one for any name.
-    pub(crate) fn make(
+    pub fn make(
         host: &str,
         port: u16,
         names: Option<impl Iterator<Item = String>>,
@@ -86,7 +86,7 @@ impl GroupTls {
     }
 
     /// What a rank finds in its environment.
-    pub(crate) fn variables(&self, local: u32) -> [(&'static str, String); 3] {
+    pub fn variables(&self, local: u32) -> [(&'static str, String); 3] {
         let stem = match self.is_for_any {
             true => ANY.to_owned(),
             false => local.to_string(),

@@ -20,7 +20,7 @@ use crate::certs::Folder;
 use crate::group_folder;
 
 /// The variable that has a group's token.
-pub(crate) const VARIABLE: &str = "FARREF_TOKEN";
+pub const VARIABLE: &str = "FARREF_TOKEN";
 /// How its file ends.
 const KIND: &str = "token";
 /// So many random bytes.
@@ -31,11 +31,11 @@ const LOOKS: u32 = 10;
 
 /// A group's secret.
 #[derive(Clone)]
-pub(crate) struct GroupToken(String);
+pub struct GroupToken(String);
 
 impl GroupToken {
     /// One that nobody can guess.
-    pub(crate) fn make() -> anyhow::Result<Self> {
+    pub fn make() -> anyhow::Result<Self> {
         let mut bytes = [0; BYTES];
         let filled = SystemRandom::new().fill(&mut bytes);
         filled.map_err(|_| anyhow!("the system has no random numbers for the group's token"))?;
@@ -44,12 +44,13 @@ impl GroupToken {
         ))
     }
 
-    pub(crate) fn secret(&self) -> &str {
+    /// What the workers of the group prove to each other that they know.
+    pub fn secret(&self) -> &str {
         &self.0
     }
 
     /// Puts it where commands of this user find it that look into the group that meets there.
-    pub(crate) fn publish(&self, host: &str, port: u16) -> anyhow::Result<PublishedToken> {
+    pub fn publish(&self, host: &str, port: u16) -> anyhow::Result<PublishedToken> {
         let kept = group_folder::path().display().to_string();
         let published = || {
             let all = group_folder::make()?;
@@ -106,7 +107,7 @@ impl fmt::Debug for GroupToken {
 
 /// A token in its file, which goes with this.
 #[derive(Debug)]
-pub(crate) struct PublishedToken {
+pub struct PublishedToken {
     path: PathBuf,
     /// Keeps it locked.
     _file: File,
@@ -120,7 +121,7 @@ impl Drop for PublishedToken {
 }
 
 /// The token of the environment, if it has one.
-pub(crate) fn from_environment() -> Option<String> {
+pub fn from_environment() -> Option<String> {
     as_workers_take_it(&std::env::var(VARIABLE).ok()?)
 }
 

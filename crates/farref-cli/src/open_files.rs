@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the limit if these, such as `64 workers`, need more than it allows now. Processes that are started later have it, too.
-pub(crate) fn allow(need: u64, who: &str) -> anyhow::Result<()> {
+pub fn allow(need: u64, who: &str) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= need) {
         return Ok(());

@@ -19,7 +19,7 @@ mod tether;
 mod torch;
 
 pub(crate) use arguments::Arguments;
-pub(crate) use environment::threads_to_limit;
+pub use environment::threads_to_limit;
 
 use std::process::ExitCode;
 

@@ -1,0 +1,7 @@
+//! The program of [`farref_chaos`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    farref_chaos::main()
+}

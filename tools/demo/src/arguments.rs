@@ -1,0 +1,62 @@
+//! The command line of `farref demo`.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+/// Trains a classifier over several processes on this machine, and shows what became of every reference
+///
+/// Parameter owners hold the parts of a model; trainers hold the data and references to the parts. Each
+/// step sends half of a batch through every trainer, over the parts of the model, and gradients back the
+/// same way. The same training in one process has to come to the same loss.
+#[derive(clap::Parser)]
+#[command(
+    name = "farref demo",
+    after_help = "Examples:
+  farref demo                             two owners, two trainers, 400 steps
+  farref demo --kill-one                  one trainer is killed on the way; the loss stays the same
+  farref demo --html demo.html            the loss curve and the regions as a page
+  farref demo --owners 3 --trainers 4 --transport tcp
+  farref demo --steps 100000              long enough to look on with `farref top`"
+)]
+pub(super) struct Arguments {
+    /// How many workers hold parts of the model
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(super) owners: u32,
+
+    /// How many workers train
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub(super) trainers: u32,
+
+    /// How many steps to train for
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub(super) steps: u32,
+
+    /// What carries the messages
+    #[arg(long, value_enum, default_value_t = Transport::Unix)]
+    pub(super) transport: Transport,
+
+    /// Kill a trainer (SIGKILL) in the middle of the training
+    #[arg(long)]
+    pub(super) kill_one: bool,
+
+    /// Where the random numbers start: data, weights and batches
+    #[arg(long, default_value_t = 7)]
+    pub(super) seed: u64,
+
+    /// Write a page with the loss curve and the regions
+    #[arg(long, value_name = "FILE")]
+    pub(super) html: Option<PathBuf>,
+
+    /// This process is one of the workers
+    #[arg(long, hide = true)]
+    pub(super) worker: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(super) enum Transport {
+    /// Unix sockets
+    Unix,
+    /// TCP over the loopback interface
+    Tcp,
+}

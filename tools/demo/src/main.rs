@@ -1,0 +1,11 @@
+//! The `farref` command with the demo in it: what `cargo run` runs, and what `farref demo` becomes.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1).peekable();
+    match arguments.next_if(|first| first == "demo") {
+        Some(_) => farref_demo::main(arguments),
+        None => farref_cli::main(),
+    }
+}
