@@ -16,6 +16,6 @@ pub fn free_port() -> Result<u16> {
     std::iter::repeat_with(|| fastrand::u16(10_000..30_000))
         .take(1_000)
         .find(|port| !given.contains(port) && TcpListener::bind(("0.0.0.0", *port)).is_ok())
-        .inspect(|port| drop(given.insert(*port)))
+        .inspect(|port| _ = given.insert(*port))
         .context("no port is free")
 }

@@ -10,12 +10,22 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// work. It is shorter than the limit that `provers/promises` gives a test with a planted fault.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// How long a whole test may take: longer than [`TEST_TIMEOUT`], so that a wait within it fails first
+/// and names its event.
+const TEST_LIMIT: Duration = Duration::from_secs(2 * TEST_TIMEOUT.as_secs());
+
 /// How often a condition that cannot wake anyone is checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds. The error names `what` was awaited.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
-    eventually_async(what, async || Ok(condition())).await
+    // Not by way of an asynchronous closure: its future would not be `Send` in general.
+    let began = Instant::now();
+    while !condition() {
+        ensure!(began.elapsed() < TEST_TIMEOUT, "never: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+    Ok(())
 }
 
 /// Like [`eventually`], for a condition that has to ask others and may fail.
@@ -60,9 +70,9 @@ pub fn run_test(test: impl Future<Output = Result<()>>) -> Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let ended = runtime.block_on(within("the test", test));
+    let ended = runtime.block_on(async { tokio::time::timeout(TEST_LIMIT, test).await });
     runtime.shutdown_background();
-    ended.context("running the test")?
+    ended.context("the test hangs")?
 }
 
 #[cfg(test)]
