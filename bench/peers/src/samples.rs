@@ -1,4 +1,4 @@
-//! Times of something done again and again, as `farref bench` takes them.
+//! Times of something done again and again, as `farref-bench` takes them.
 
 use std::time::{Duration, Instant};
 
