@@ -1,10 +1,18 @@
-"""Groups for tests. Each ends with its test, and fails it if something is left behind."""
+"""Groups for tests, and their order. Each group ends with its test, and fails it if something is left behind."""
 
 import pytest
 
-from processes import Group
-
 import farref
+from testkit import Group
+
+# Tests that take longest begin first: the others fill the other processes of pytest meanwhile.
+LONGEST_FIRST = ["test_torch_suite", "test_torch_defects", "test_chaos", "test_torch_autograd", "test_bench", "test_examples"]
+
+
+def pytest_collection_modifyitems(items):
+    """Brings the longest tests to the front."""
+    order = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torch_workers
+from testkit import TEST_TIMEOUT, eventually
 
 import farref
 from farref import _cuda
@@ -24,14 +25,6 @@ RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 MIB = 1 << 20
 # What one worker keeps for others.
 KEPT = []
-
-
-def until(condition, what="it did not come to that"):
-    for _ in range(2000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError(what)
 
 
 def raises(kind, text, function, *args, **kwargs):
@@ -168,8 +161,8 @@ def shared():
                 peer.call(keep, part)
             assert peer.call(mapped) <= 2
             peer.call(forget)
-            until(lambda: not _cuda.lent, "memory is still lent")
-            until(lambda: peer.call(mapped) == 0, "memory is still mapped")
+            eventually(lambda: not _cuda.lent, "memory is still lent")
+            eventually(lambda: peer.call(mapped) == 0, "memory is still mapped")
             made = peer.call(makes, 5, MIB)
             # Not its own memory: a copy goes on.
             peer.call(add, made, 1)
@@ -238,8 +231,8 @@ def rounds():
                 back = peer.call(same, torch.full((MIB,), float(number), device="cuda"))
                 assert number % 100 or back.sum().item() == number * MIB
                 del back
-            until(lambda: not _cuda.lent, "memory is still lent")
-            until(lambda: peer.call(mapped) == 0 == mapped(), "memory is still mapped")
+            eventually(lambda: not _cuda.lent, "memory is still lent")
+            eventually(lambda: peer.call(mapped) == 0 == mapped(), "memory is still mapped")
             after = free(), peer.call(free)
             print("free before", before, "after a thousand rounds", after, flush=True)
             assert min(after) >= min(before) - 4 * MIB, (before, after)
@@ -252,8 +245,8 @@ def killed_user():
         peer.call(keep, torch.ones(256 * MIB, device="cuda"))
         assert len(_cuda.lent) == 1 and torch.cuda.memory_allocated() >= 1024 * MIB
         os.kill(peer.call(os.getpid), signal.SIGKILL)
-        until(lambda: not _cuda.lent, "memory of the dead is still lent")
-        until(lambda: torch.cuda.memory_allocated() < 1024 * MIB, "memory of the dead is still kept")
+        eventually(lambda: not _cuda.lent, "memory of the dead is still lent")
+        eventually(lambda: torch.cuda.memory_allocated() < 1024 * MIB, "memory of the dead is still kept")
         me.crash()
     else:
         me.serve()
@@ -265,12 +258,12 @@ def killed_owner():
         owner = me.peer("worker1")
         made = owner.call(makes, 2, 64 * MIB)
         os.kill(owner.call(os.getpid), signal.SIGKILL)
-        until(lambda: not owner.is_alive, "it is not gone")
+        eventually(lambda: not owner.is_alive, "it is not gone")
         assert made.sum().item() == 2 * 64 * MIB
         assert me.me.call(same, made).sum().item() == 2 * 64 * MIB
         del made
         gc.collect()
-        until(lambda: mapped() == 0, "memory is still mapped")
+        eventually(lambda: mapped() == 0, "memory is still mapped")
         assert torch.ones(4, device="cuda").sum().item() == 4
         me.crash()
     else:
@@ -283,13 +276,13 @@ def say(what):
 
 
 def heard(what):
-    until(pathlib.Path(f"{PLACE}.{what}").exists, f"nobody said {what}")
+    eventually(pathlib.Path(f"{PLACE}.{what}").exists, f"nobody said {what}")
 
 
 def not_written_to(me, pid=None):
     """Rank 0: memory that is still used by a process which the group has given up is not used for anything else."""
-    until(lambda: not _cuda.lent, "the group has not given it up")
-    until(lambda: _cuda.devices().releases.kept, "nothing is kept")
+    eventually(lambda: not _cuda.lent, "the group has not given it up")
+    eventually(lambda: _cuda.devices().releases.kept, "nothing is kept")
     others = [torch.zeros(64 * MIB, device="cuda") for _ in range(2)]
     torch.cuda.synchronize()
     if pid is not None:
@@ -299,7 +292,7 @@ def not_written_to(me, pid=None):
     torch.cuda.synchronize()
     assert all(other.sum().item() == 0 for other in others)
     say("forget")
-    until(lambda: not _cuda.devices().releases.kept, "it is still kept")
+    eventually(lambda: not _cuda.devices().releases.kept, "it is still kept")
     del others
     me.crash()
 
@@ -312,7 +305,7 @@ def writes(me):
     say("written")
     heard("forget")
     forget()
-    until(lambda: mapped() == 0, "memory is still mapped")
+    eventually(lambda: mapped() == 0, "memory is still mapped")
 
 
 def left_user():
@@ -352,7 +345,7 @@ def begin_capture():
             with torch.cuda.graph(graph):
                 doubled = weights * 2
                 begun.set()
-                assert end.wait(60)
+                assert end.wait(TEST_TIMEOUT)
                 doubled = doubled + 1
             graph.replay()
             outcome.append(doubled.sum().item())
@@ -361,7 +354,7 @@ def begin_capture():
 
     thread = threading.Thread(target=capture)
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(TEST_TIMEOUT)
     KEPT.append((thread, end, outcome))
 
 
@@ -386,7 +379,7 @@ def captured():
             peer.call(drop_first)
             time.sleep(1)
             assert peer.call(end_capture) == 24
-            until(lambda: not _cuda.lent, "memory is still lent")
+            eventually(lambda: not _cuda.lent, "memory is still lent")
 
 
 def most():
@@ -400,7 +393,7 @@ def most():
             peer.call(keep, sent)
             del sent
             peer.call(forget)
-            until(lambda: not _cuda.lent, "memory is still lent")
+            eventually(lambda: not _cuda.lent, "memory is still lent")
             torch.cuda.empty_cache()
             torch.empty(large + (2 << 20), dtype=torch.uint8, device="cuda")
 
@@ -434,7 +427,7 @@ def ends_at_work():
     me = joined(peer_timeout=3)
     if RANK == 0:
         heard("ended")
-        until(lambda: not _cuda.lent and not _cuda.devices().releases.kept, "memory of one that has ended is still lent")
+        eventually(lambda: not _cuda.lent and not _cuda.devices().releases.kept, "memory of one that has ended is still lent")
         me.crash()
     else:
         made = me.peer("worker0").call(makes, 2, MIB)
@@ -449,7 +442,7 @@ def ends_at_work():
 # Of torch.distributed.rpc
 
 
-def init(device_map={0: 0}, timeout=60):
+def init(device_map={0: 0}, timeout=TEST_TIMEOUT):
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=timeout)
     if device_map:
         for rank in range(WORKERS):
@@ -482,7 +475,7 @@ def torch_values():
             rpc.rpc_sync("worker1", forget)
         sparse = torch.eye(600, device="cuda").to_sparse()
         assert torch.equal(rpc.rpc_sync("worker1", same, args=(sparse,)).to_dense(), sparse.to_dense())
-        until(lambda: not _cuda.lent, "memory is still lent")
+        eventually(lambda: not _cuda.lent, "memory is still lent")
     rpc.shutdown()
 
 
@@ -643,8 +636,8 @@ def torch_rounds():
             back = rpc.rpc_sync("worker1", same, args=(torch.full((MIB,), float(number), device="cuda"),))
             assert number % 100 or back.sum().item() == number * MIB
         del back
-        until(lambda: not _cuda.lent, "memory is still lent")
-        until(lambda: rpc.rpc_sync("worker1", mapped) == 0 == mapped(), "memory is still mapped")
+        eventually(lambda: not _cuda.lent, "memory is still lent")
+        eventually(lambda: rpc.rpc_sync("worker1", mapped) == 0 == mapped(), "memory is still mapped")
         after = free(), rpc.rpc_sync("worker1", free)
         print("free before", before, "after a thousand rounds", after, flush=True)
         assert min(after) >= min(before) - 4 * MIB, (before, after)
@@ -662,8 +655,8 @@ def torch_killed():
         for one in pending:
             raises(RuntimeError, "", one.wait)
         del pending, one
-        until(lambda: not _cuda.lent, "memory of the dead is still lent")
-        until(lambda: torch.cuda.memory_allocated() < 256 * MIB, "memory of the dead is still kept")
+        eventually(lambda: not _cuda.lent, "memory of the dead is still lent")
+        eventually(lambda: torch.cuda.memory_allocated() < 256 * MIB, "memory of the dead is still kept")
     rpc.shutdown()
 
 

@@ -10,6 +10,7 @@ import time
 
 import farref
 import remote_functions as there
+from testkit import TEST_TIMEOUT, eventually
 
 
 def all_call_all(me, word, *, times=1):
@@ -25,7 +26,7 @@ def one_fails(me):
 def one_fails_and_others_work(me, folder):
     if me.rank == 1:
         raise LookupError("of worker1")
-    time.sleep(15)
+    time.sleep(TEST_TIMEOUT)
     pathlib.Path(folder, "worked").touch()
 
 
@@ -51,10 +52,7 @@ class LateForTheSecond:
 
     def __setstate__(self, state):
         self.__dict__.update(state)
-        until = time.monotonic() + 60
-        while multiprocessing.current_process().name == "worker1" and not os.path.exists(self.file):
-            assert time.monotonic() < until, "nobody has made the file"
-            time.sleep(0.01)
+        eventually(lambda: multiprocessing.current_process().name != "worker1" or os.path.exists(self.file))
 
 
 def both_are_there(me, late):
@@ -63,12 +61,9 @@ def both_are_there(me, late):
 
 def joins_in_the_place_of_the_second(folder, token, file):
     """A program of somebody else's: what becomes of it if it joins."""
-    until = time.monotonic() + 60
-    while not (stores := glob.glob(f"{folder}/farref-*/store")):
-        assert time.monotonic() < until, "there is no group"
-        time.sleep(0.01)
+    store = eventually(lambda: glob.glob(f"{folder}/farref-*/store"))[0]
     try:
-        farref.join(name="worker1", rank=1, world_size=2, rendezvous=f"file://{stores[0]}", token=token, join_timeout=30)
+        farref.join(name="worker1", rank=1, world_size=2, rendezvous=f"file://{store}", token=token, join_timeout=TEST_TIMEOUT)
         print("joined", flush=True)
     except farref.Error as error:
         print(type(error).__name__, error, flush=True)

@@ -10,6 +10,7 @@ import threading
 import time
 
 import farref
+from testkit import TEST_TIMEOUT
 
 
 def add(a, b):
@@ -137,7 +138,7 @@ released = threading.Event()
 
 
 def waits_to_be_released():
-    assert released.wait(60)
+    assert released.wait(TEST_TIMEOUT)
     return "made"
 
 
@@ -380,7 +381,7 @@ class SlowlyRead:
     @staticmethod
     def read():
         SlowlyRead.reading.set()
-        assert SlowlyRead.go_on.wait(60)
+        assert SlowlyRead.go_on.wait(TEST_TIMEOUT)
         return "read"
 
 

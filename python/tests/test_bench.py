@@ -1,18 +1,15 @@
 """The benchmark runs, and measures what it says."""
 
 import json
-import subprocess
 import sys
 
 from farref import bench
-from processes import environment
+from testkit import run
 
 
 def test_the_benchmark_has_a_figure_for_each_measure():
     command = [sys.executable, "-m", "farref.bench", "--rounds", "20", "--turns", "2", "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
-    assert ran.returncode == 0, ran.stderr
-    turns = json.loads(ran.stdout.splitlines()[-1])
+    turns = json.loads(run(command).splitlines()[-1])
     assert len(turns) == 2
     on_a_gpu = {name for name, _, _ in bench.ON_A_GPU}
     measured = [name for name, _, _ in bench.MEASURES]

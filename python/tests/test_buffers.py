@@ -9,6 +9,8 @@ import weakref
 import pytest
 import remote_functions as there
 
+from testkit import TEST_TIMEOUT, eventually
+
 np = pytest.importorskip("numpy")
 
 
@@ -38,7 +40,7 @@ def ended(call):
     """The call, which has ended; nobody has read its result."""
     event = threading.Event()
     call.add_done_callback(lambda _: event.set())
-    assert event.wait(60)
+    assert event.wait(TEST_TIMEOUT)
     return call
 
 
@@ -71,9 +73,7 @@ def test_the_memory_of_a_sent_array_is_given_back(b):
     assert b.call(np.sum, array) == 1_000_000
     del array
     gc.collect()
-    from test_references import wait_until
-
-    wait_until(lambda: gone() is None)
+    eventually(lambda: gone() is None)
 
 
 def test_plain_buffers_travel_out_of_band_too(b):

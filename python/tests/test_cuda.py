@@ -7,7 +7,6 @@ import pytest
 import torch_workers
 
 PROGRAMS = pathlib.Path(__file__).parent / "cuda_programs.py"
-PATIENCE = 120
 
 
 def has_gpu():
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.skipif(not has_gpu(), reason="no torch that sees a GPU"
 
 
 def run(program, workers, folder, **more):
-    print(torch_workers.run(PROGRAMS, program, workers, folder, PATIENCE, **more))
+    print(torch_workers.run(PROGRAMS, program, workers, folder, **more))
 
 
 def test_tensors_arrive_as_they_are_whatever_their_type_and_form(tmp_path):

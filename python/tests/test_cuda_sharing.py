@@ -13,6 +13,7 @@ import time
 import weakref
 
 import pytest
+from testkit import TEST_TIMEOUT, ended, eventually, run, started
 
 import farref
 from farref import _cuda, _cuda_ledger, _cuda_maps, _cuda_shared
@@ -32,7 +33,7 @@ class Event:
         self._done.set()
 
     def synchronize(self):
-        assert self._done.wait(60)
+        assert self._done.wait(TEST_TIMEOUT)
 
     def query(self):
         return self._done.is_set()
@@ -130,6 +131,8 @@ class Pretended:
 def workers(cluster, monkeypatch):
     """Worker a lends, worker b borrows: each has its own platform."""
     lender, borrower = _cuda_shared.Shared(Pretended()), _cuda_shared.Shared(Pretended())
+    count_looks(lender)
+    count_looks(borrower)
     here = {"a": lender, "b": borrower}
     monkeypatch.setattr(_cuda, "devices", lambda: here[current.name])
     # On the CPU, which is what the pretended device is.
@@ -153,12 +156,32 @@ current = Current()
 
 
 def until(condition):
-    for _ in range(600):
-        if condition():
-            return
-        gc.collect()
-        time.sleep(0.01)
-    raise AssertionError("it did not come to that")
+    """Waits for what also depends on what the collector frees."""
+
+    def holds():
+        if not condition():
+            gc.collect()
+        return condition()
+
+    eventually(holds)
+
+
+def several_looks(shared):
+    """Waits until the thread that gives memory back has looked several times more: it would have done by now what it
+    must not do."""
+    before = shared.looks
+    eventually(lambda: shared.looks >= before + 4)
+
+
+def count_looks(shared):
+    close_idle = shared.mappings.close_idle
+    shared.looks = 0
+
+    def counted(before):
+        close_idle(before)
+        shared.looks += 1
+
+    shared.mappings.close_idle = counted
 
 
 def lend(cluster, tensor):
@@ -216,7 +239,7 @@ def test_gu1_what_a_process_uses_is_kept_though_the_group_has_given_it_up(worker
     lender.returned(kept.tensor, signal, entry)
     del kept
     until(lambda: lender.releases.kept)
-    time.sleep(0.3)
+    several_looks(lender)
     assert lender.releases.kept and signal not in lender._platform.recycled
     # Nobody else begins to use it (LG-2).
     assert not borrower.borrowed.take(place.process, entry)
@@ -235,7 +258,8 @@ def test_gu2_memory_is_given_back_when_the_work_on_it_has_ended(workers):
     platform.work = Event(is_done=False)
     b.call(borrows, lend(cluster, torch.arange(5.0)))
     b.call(lets_go)
-    time.sleep(0.3)
+    until(lambda: borrower.releases._waiting)
+    several_looks(borrower)
     assert len(_cuda.lent) == 1 and not platform.closed
     platform.work.end()
     until(lambda: not _cuda.lent)
@@ -259,7 +283,7 @@ def test_gu2_an_error_of_the_device_is_no_end_of_the_work(workers, caplog):
     b.call(borrows, lend(cluster, torch.arange(5.0)))
     b.call(lets_go)
     until(lambda: "captures a graph" in caplog.text)
-    time.sleep(0.2)
+    several_looks(borrower)
     assert len(_cuda.lent) == 1 and not platform.closed
     platform.error = None
     until(lambda: not _cuda.lent)
@@ -294,18 +318,18 @@ def test_gu2_work_on_one_does_not_hold_up_another(workers):
 def test_a_worker_that_ends_gives_back_first_what_it_has_let_go_of(workers, monkeypatch):
     cluster, lender, borrower = workers
     monkeypatch.setattr(_cuda_shared, "_devices", borrower)
-    monkeypatch.setattr(_cuda_shared, "_KEPT", 60)
+    monkeypatch.setattr(_cuda_shared, "_KEPT", TEST_TIMEOUT)
     platform = borrower._platform
     platform.work = Event(is_done=False)
     b = cluster["a"].peer("b")
     b.call(borrows, lend(cluster, torch.arange(5.0)))
     b.call(lets_go)
-    ending = threading.Thread(target=cluster["c"].leave)
-    ending.start()
-    time.sleep(0.2)
+    [ending] = started(cluster["c"].leave)
+    eventually(lambda: borrower.releases._drained)
+    several_looks(borrower)
     assert ending.is_alive() and cluster["c"].is_member
     platform.work.end()
-    ending.join(60)
+    ended(ending)
     assert platform.closed == platform.opened
     until(lambda: not _cuda.lent)
 
@@ -334,7 +358,8 @@ def test_a_worker_that_ends_later_than_that_thread_does_not_wait_for_it(workers,
     b.call(lets_go)
     until(lambda: not _cuda.lent)
     borrower.releases.end()
-    borrower.releases.drain(0.5)
+    ended(borrower.releases._thread)
+    borrower.releases.drain(TEST_TIMEOUT)
     assert "still worked on" not in caplog.text
 
 
@@ -369,7 +394,7 @@ def test_gu3_an_allocation_is_mapped_once_and_unmapped_after_its_last_user(worke
     last = Current.kept[-1]
     b.call(lets_go)
     until(lambda: len(_cuda.lent) == 1)
-    time.sleep(0.3)
+    several_looks(borrower)
     assert lender.export(0, last.data_ptr())[0] not in platform.closed
     assert last.tolist() == pool[-8:].tolist()
     del last
@@ -378,7 +403,7 @@ def test_gu3_an_allocation_is_mapped_once_and_unmapped_after_its_last_user(worke
 
 def test_gu3_the_owner_keeps_memory_until_it_is_unmapped(workers, monkeypatch):
     cluster, lender, borrower = workers
-    monkeypatch.setattr(_cuda_shared, "_KEPT", 1.5)
+    monkeypatch.setattr(_cuda_shared, "_KEPT", TEST_TIMEOUT)
     b = cluster["a"].peer("b")
     platform = borrower._platform
     lent_then = []
@@ -387,8 +412,9 @@ def test_gu3_the_owner_keeps_memory_until_it_is_unmapped(workers, monkeypatch):
     (mapped,) = borrower.mappings._mapped.values()
     b.call(lets_go)
     until(lambda: not mapped.users)
-    time.sleep(0.2)
     assert len(_cuda.lent) == 1 and not lent_then
+    monkeypatch.setattr(_cuda_shared, "_KEPT", 0.05)
+    borrower.releases.put("look again")
     until(lambda: not _cuda.lent)
     # When it was unmapped the owner still had it.
     assert lent_then == [1]
@@ -396,7 +422,7 @@ def test_gu3_the_owner_keeps_memory_until_it_is_unmapped(workers, monkeypatch):
 
 def test_gu3_of_what_nobody_uses_no_more_is_kept_than_the_latest_and_some(workers, monkeypatch):
     cluster, lender, borrower = workers
-    monkeypatch.setattr(_cuda_shared, "_KEPT", 60)
+    monkeypatch.setattr(_cuda_shared, "_KEPT", TEST_TIMEOUT)
     monkeypatch.setattr(_cuda_shared, "_IDLE", 1 << 20)
     b = cluster["a"].peer("b")
     platform = borrower._platform
@@ -406,10 +432,9 @@ def test_gu3_of_what_nobody_uses_no_more_is_kept_than_the_latest_and_some(worker
         b.call(borrows, lend(cluster, pool[1 << 19 :][:5]))
         b.call(lets_go)
         until(lambda: all(not mapped.users for mapped in borrower.mappings._mapped.values()))
-    until(lambda: len(platform.closed) == 2)
-    time.sleep(0.1)
-    assert platform.closed == platform.opened[:2] and len(_cuda.lent) == 2
-    borrower.releases.drain(60)
+    until(lambda: len(platform.closed) == 2 and len(_cuda.lent) == 2)
+    assert platform.closed == platform.opened[:2]
+    borrower.releases.drain(TEST_TIMEOUT)
 
 
 def test_gu4_who_gets_memory_waits_for_the_event_it_came_with(workers):
@@ -436,7 +461,7 @@ def test_gu5_memory_that_is_handed_on_comes_home_as_what_it_is(workers):
     described = b.call(hands_on)
     b.call(lets_go)
     # b has let go of it, and what is handed on keeps it.
-    time.sleep(0.3)
+    several_looks(borrower)
     assert len(_cuda.lent) == 1
     home = _cuda.arrived(*described, 0)
     assert home.tolist() == [1, 2, 3] and home.data_ptr() == tensor[1:].data_ptr()
@@ -635,8 +660,8 @@ def test_lg1_what_a_killed_process_used_is_unused_when_it_has_ended(ledger):
     ledger, entry, use = ledger
     user, _ = use()
     user.send_signal(signal.SIGSTOP)
+    eventually(lambda: _cuda_ledger._of_process(user.pid)[0] == "T")
     ledger.close(entry)
-    time.sleep(0.1)
     assert not ledger.is_unused(entry)
     user.kill()
     until(lambda: ledger.is_unused(entry))
@@ -685,14 +710,15 @@ def test_lg3_nothing_is_unused_while_a_process_ends(ledger, monkeypatch):
 def test_lg3_a_process_that_has_become_another_program_holds_nothing_up(ledger, monkeypatch):
     ledger, entry, use = ledger
     user, _ = use()
-    monkeypatch.setattr(_cuda_ledger, "_TEARDOWN", 0.5)
+    monkeypatch.setattr(_cuda_ledger, "_TEARDOWN", TEST_TIMEOUT)
     monkeypatch.setattr(_cuda_ledger, "has_ended", lambda pid, began: False)
     assert not ledger.is_unused(entry)
     # As exec() does: its files are closed, and it goes on.
     user.kill()
     user.wait()
     assert not ledger.is_unused(entry)
-    until(lambda: ledger.is_unused(entry))
+    monkeypatch.setattr(_cuda_ledger, "_TEARDOWN", 0)
+    assert ledger.is_unused(entry)
 
 
 def test_a_ledger_that_is_not_the_owners_is_not_used(ledger):
@@ -705,8 +731,7 @@ def test_a_ledger_that_is_not_the_owners_is_not_used(ledger):
 
 
 def in_pytorchs_layer(program):
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr
+    run([sys.executable, "-c", program])
 
 
 def test_a_call_of_pytorchs_layer_is_answered_when_its_arguments_were_read():

@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-import threading
 import time
 import weakref
 
@@ -10,6 +9,7 @@ import pytest
 import remote_functions as there
 
 import farref
+from testkit import TEST_TIMEOUT, ended, started
 
 
 @farref.remote
@@ -112,14 +112,12 @@ def joined(folder, **settings):
         own = {name: pair[rank] for name, pair in settings.items()}
         try:
             came[rank] = farref.join(
-                name=f"worker{rank}", rank=rank, world_size=2, rendezvous=f"file://{folder}/store", join_timeout=30, **own
+                name=f"worker{rank}", rank=rank, world_size=2, rendezvous=f"file://{folder}/store", join_timeout=TEST_TIMEOUT, **own
             )
         except farref.Error as error:
             came[rank] = error
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
-    [thread.start() for thread in threads]
-    [thread.join(90) for thread in threads]
+    ended(*started(lambda: join(0), lambda: join(1)))
     return came
 
 
@@ -146,15 +144,14 @@ def test_settings_of_a_worker_are_its_own(tmp_path):
         assert not call.done()
     finally:
         there.released.set()
-    assert call.result(60) == "made"
+    assert call.result(TEST_TIMEOUT) == "made"
     # Peers of different groups that have the same rank are different.
     with farref.testing.Cluster("elsewhere") as cluster:
         assert cluster["elsewhere"].me != limited.me and limited.me == other.peer("worker0")
-    kept = limited.peer("worker1").remote(there.Counter)
+    kept = limited.peer("worker1").remote(there.Counter).timeout(TEST_TIMEOUT)
     assert kept.call() == 0
-    ends = threading.Thread(target=other.shutdown)
-    ends.start()
+    ends = started(other.shutdown)
     with pytest.raises(farref.Leaked, match="Counter"):
         limited.shutdown()
-    ends.join(90)
+    ended(*ends)
     del kept

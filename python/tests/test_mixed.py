@@ -2,13 +2,11 @@
 
 import collections
 import dataclasses
-import os
-import subprocess
-import sys
 
 import farref
 import pytest
-from processes import rust_program
+from fork_server import fork_server
+from testkit import TEST_TIMEOUT, Process, environment, rust_program, started_program
 
 
 @dataclasses.dataclass
@@ -21,26 +19,28 @@ class Point:
 def group(tmp_path):
     """A Rust worker, a Python worker, and this one."""
     common = {"WORLD_SIZE": "3", "FARREF_RENDEZVOUS": f"file://{tmp_path}/store", "FARREF_INSECURE": "1"}
-    serve = "import farref; farref.join().serve()"
-    environment = {**os.environ, **common, "PYTHONPATH": os.pathsep.join(sys.path)}
-    others = [
-        subprocess.Popen([rust_program("mixed_worker")], env={**environment, "RANK": "1", "FARREF_NAME": "rust"}),
-        subprocess.Popen([sys.executable, "-c", serve], env={**environment, "RANK": "2", "FARREF_NAME": "python"}),
-    ]
+
+    def python(output, errors):
+        variables = environment(**common, RANK="2", FARREF_NAME="python")
+        serve = "import farref; farref.join().serve()"
+        return fork_server("farref").start(output, errors, arguments=[], environment=variables, code=serve)
+
+    rust = rust_program("farref-pickle", "example", "mixed_worker")
+    others = [started_program("rust", [rust], **common, RANK="1", FARREF_NAME="rust"), Process("python", python)]
     try:
         with farref.join(
-            name="me", rank=0, world_size=3, rendezvous=common["FARREF_RENDEZVOUS"], insecure=True, call_timeout=60
+            name="me", rank=0, world_size=3, rendezvous=common["FARREF_RENDEZVOUS"], insecure=True, call_timeout=TEST_TIMEOUT
         ) as me:
             yield me
-        assert [other.wait(timeout=60) for other in others] == [0, 0]
+        for other in others:
+            other.succeeds()
     finally:
         for other in others:
-            other.kill()
-            other.wait()
+            other.close()
 
 
 def test_python_calls_rust_functions_by_their_python_names(group):
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     assert rust.call("maths.double", 21) == 42
     assert rust.call("maths.power", 3) == 9
     assert rust.call("maths.power", base=2, exponent=5) == 32
@@ -50,7 +50,7 @@ def test_python_calls_rust_functions_by_their_python_names(group):
 
 
 def test_plain_data_crosses_both_ways_as_what_it_is(group):
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for value in [
         None, True, -1, 2**62, 1.5, "far \u2603", b"\0\xff", [1, [2, None]], (1, "two"), {1, 2}, {"a": [1], 2: ()},
         b"x" * 100_000, "y" * 100_000, list(range(10_000)),
@@ -62,7 +62,7 @@ def test_plain_data_crosses_both_ways_as_what_it_is(group):
 
 
 def test_buffers_cross_both_ways(group):
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for size in [10, 100_000]:
         assert rust.call("tools.sum_bytes", b"\1" * size) == size
         assert rust.call("tools.sum_bytes", bytearray(b"\1" * size)) == size
@@ -74,7 +74,7 @@ def test_buffers_cross_both_ways(group):
 
 
 def test_rust_errors_arrive_with_their_text_and_the_class_that_they_name(group):
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     with pytest.raises(farref.RemoteError, match="no such luck"):
         rust.call("tools.fail", "no such luck")
     with pytest.raises(ValueError, match="math domain error"):
@@ -88,7 +88,7 @@ def test_rust_errors_arrive_with_their_text_and_the_class_that_they_name(group):
 
 
 def test_rust_values_behind_references_are_what_they_are_to_both(group):
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     counter = rust.remote("shop.Counter", start=5)
     assert counter.call.add(1, 2) == 8
     assert counter.start.get().result() == 8
@@ -99,14 +99,14 @@ def test_rust_values_behind_references_are_what_they_are_to_both(group):
     with pytest.raises(farref.Mismatch):
         counter.call.no_such_method()
     # A third worker may have it.
-    python = group.peer("python", wait=60)
+    python = group.peer("python", wait=TEST_TIMEOUT)
     assert python.call(farref.RRef.to_here, counter) == 28
-    till = group.lookup("till", timeout=60)
+    till = group.lookup("till", timeout=TEST_TIMEOUT)
     assert till.call.get() == 100
 
 
 def test_rust_uses_objects_that_live_in_python(group):
-    rust, python = group.peer("rust", wait=60), group.peer("python", wait=60)
+    rust, python = group.peer("rust", wait=TEST_TIMEOUT), group.peer("python", wait=TEST_TIMEOUT)
     for owner in [python, group.me]:
         words = owner.remote(collections.Counter, "abracadabra")
         count, all_words = rust.call("shop.count_words", words, "aaa")
@@ -115,7 +115,7 @@ def test_rust_uses_objects_that_live_in_python(group):
 
 
 def test_rust_calls_python_and_sees_its_exceptions(group):
-    rust, python = group.peer("rust", wait=60), group.peer("python", wait=60)
+    rust, python = group.peer("rust", wait=TEST_TIMEOUT), group.peer("python", wait=TEST_TIMEOUT)
     assert rust.call("tools.name_of", python) == "python"
     for peer in [python, group.me]:
         found = rust.call("tools.visit", peer)
@@ -124,7 +124,7 @@ def test_rust_calls_python_and_sees_its_exceptions(group):
 
 
 def test_a_name_reaches_python_functions_as_well(group):
-    python = group.peer("python", wait=60)
+    python = group.peer("python", wait=TEST_TIMEOUT)
     assert python.call("math.gcd", 12, 18) == 6
     assert python.call("len", "four") == 4
     assert python.remote("collections.OrderedDict", a=1).to_here() == {"a": 1}
@@ -144,7 +144,7 @@ SHAPES = [(), (0,), (3,), (2, 0, 5), (7, 11), (40, 50), (3, 20, 100)]
 
 def test_tensors_of_torch_cross_both_ways(group):
     torch = pytest.importorskip("torch")
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for name, candle in ELEMENTS:
         dtype = getattr(torch, name)
         for shape in SHAPES:
@@ -160,7 +160,7 @@ def test_tensors_of_torch_cross_both_ways(group):
 
 def test_tensors_are_contiguous_and_writable_where_they_arrive(group):
     torch = pytest.importorskip("torch")
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     whole = torch.arange(60_000.0).reshape(200, 300)
     for sent in [whole.t(), whole[::3, ::7], whole[5], whole.expand(2, 200, 300), torch.ones(3).expand(4, 3)]:
         back = rust.call("tensors.echo", sent)
@@ -171,7 +171,7 @@ def test_tensors_are_contiguous_and_writable_where_they_arrive(group):
 
 def test_a_tensor_that_needs_gradients_crosses_as_data_and_not_at_all_inside_of_a_context(group):
     torch = pytest.importorskip("torch")
-    rust, python = group.peer("rust", wait=60), group.peer("python", wait=60)
+    rust, python = group.peer("rust", wait=TEST_TIMEOUT), group.peer("python", wait=TEST_TIMEOUT)
     weights = torch.nn.Linear(3, 2).weight
     assert rust.call("tensors.describe", weights)[:3] == ("F32", [2, 3], False)
     assert not rust.call("tensors.parameter").requires_grad
@@ -189,7 +189,7 @@ def test_a_tensor_that_needs_gradients_crosses_as_data_and_not_at_all_inside_of_
 
 def test_arrays_of_numpy_are_tensors_and_vectors_in_rust(group):
     numpy = pytest.importorskip("numpy")
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for name, candle in ELEMENTS:
         if name == "bfloat16":
             continue
@@ -214,7 +214,7 @@ def test_arrays_of_numpy_are_tensors_and_vectors_in_rust(group):
 
 def test_one_tensor_may_be_in_a_value_more_than_once(group):
     numpy = pytest.importorskip("numpy")
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for size in [3, 10_000]:
         one, other = numpy.full(size, 1.5), numpy.full(size, 2.5)
         pair = ("one", one)
@@ -225,7 +225,7 @@ def test_one_tensor_may_be_in_a_value_more_than_once(group):
 
 def test_what_is_no_tensor_is_refused_with_a_reason(group):
     numpy = pytest.importorskip("numpy")
-    rust = group.peer("rust", wait=60)
+    rust = group.peer("rust", wait=TEST_TIMEOUT)
     for wrong, why in [
         (numpy.zeros(3, dtype=numpy.complex64), "complex64 has no counterpart"),
         (numpy.zeros(3, dtype=">f4"), "expected a tensor"),

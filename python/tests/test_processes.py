@@ -30,7 +30,7 @@ def test_a_group_of_processes_calls_shares_and_ends(group):
 def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_ends(group):
     pair = group(3)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join(peer_timeout=5)
         b, c = me.peer("worker1"), me.peer("worker2")
         held = b.remote(there.Counter)
         assert held.call() == 0
@@ -49,7 +49,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_e
         me.shutdown()
     """)
     killed = pair.start(SERVE)
-    other = pair.start("join(peer_timeout=2).shutdown()")
+    other = pair.start("join(peer_timeout=5).shutdown()")
     assert main.line() == "calling"
     killed.kill()
     assert main.succeeds().split("\n")[:2] == ["lost", "owner lost"]
@@ -59,12 +59,11 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_e
 def test_what_a_dead_worker_held_is_freed(group):
     pair = group(2)
     main = pair.start("""
-        import time
         me = join(peer_timeout=2)
         say("joined")
-        while there.Counter.alive < 1: time.sleep(0.01)
+        eventually(lambda: there.Counter.alive > 0)
         say("held")
-        while there.counters() > 0: time.sleep(0.01)
+        eventually(lambda: there.counters() == 0)
         say("freed")
         me.shutdown()
     """)
@@ -124,12 +123,12 @@ def test_ctrl_c_interrupts_the_main_thread_and_no_other_that_waits(group, waits)
     main = pair.start(f"""
         import threading
         me = join()
-        peer, ends = me.peer("worker1").timeout(60), []
+        peer, ends = me.peer("worker1").timeout(TEST_TIMEOUT), []
         far = peer.start(there.waits_to_be_released)
         mine = far if {waits == "for_the_same_call"} else peer.start(there.waits_for_ever)
         other = threading.Thread(target=lambda: ends.append(far.result()))
         other.start()
-        while not peer.call(there.has_begun): pass
+        eventually(lambda: peer.call(there.has_begun))
         try:
             say("waiting")
             mine.result()
@@ -166,11 +165,10 @@ def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
         me.shutdown()
     """)
     careless = pair.start("""
-        import time
         me = join(peer_timeout=2)
         held = me.peer("worker0").remote(there.Counter)
         held.call()
-        while not there.begun.is_set(): time.sleep(0.01)
+        there.begun.wait(TEST_TIMEOUT)
     """)
     assert main.line() == "joined"
     status, said, errors = careless.end()
@@ -196,7 +194,7 @@ def test_a_program_that_ends_while_functions_run_does_not_crash(group):
     """)
     careless = pair.start("""
         me = join(peer_timeout=2)
-        there.begun.wait(60)
+        there.begun.wait(TEST_TIMEOUT)
     """)
     assert main.line() == "calling"
     status, said, errors = careless.end()
@@ -223,7 +221,7 @@ def test_a_function_or_coroutine_that_outlives_the_interpreter_does_not_crash_it
                 sleep({of_the_interpreter})
 
         me = join(peer_timeout=2)
-        there.begun.wait(60)
+        there.begun.wait(TEST_TIMEOUT)
         there.in_the_end = TakesItsTime()  # while the interpreter ends the function goes on, and cannot
     """)
     assert main.line() == "calling"
@@ -239,7 +237,7 @@ def test_a_program_that_ends_while_functions_run_for_ever_ends_with_its_own_exit
         me = join()
         for _ in range(3):
             me.me.start(there.{function})
-        assert there.begun.wait(60)
+        assert there.begun.wait(TEST_TIMEOUT)
         sys.exit(5)
     """)
     status, said, errors = careless.end()
@@ -249,10 +247,9 @@ def test_a_program_that_ends_while_functions_run_for_ever_ends_with_its_own_exit
 def test_a_block_that_ends_by_an_exit_with_zero_ends_with_the_group(group):
     pair = group(2)
     main = pair.start("""
-        import time
         with join() as me:
             peer = me.peer("worker1")
-            while not peer.call(there.has_begun): time.sleep(0.01)
+            eventually(lambda: peer.call(there.has_begun))
             for number in range(500):  # meanwhile it ends, in its way
                 assert peer.call(there.add, number, 2) == number + 2
     """)
@@ -303,7 +300,7 @@ def test_references_in_a_forked_process_say_so_and_release_nothing_of_their_owne
         faulthandler.cancel_dump_traceback_later()  # its thread is not in the other process either
         pid = os.fork()
         if pid == 0:
-            signal.alarm(30)  # what waits for a thread that is not there is ended
+            signal.alarm(TEST_TIMEOUT)  # what waits for a thread that is not there is ended
             uses = [held.call, held.to_here, held.confirmed, held.start.itself, held.remote.itself, mine.local_value, mine.to_here]
             uses += [lambda: peer.remote(there.Counter), lambda: me.rref(1), lambda: me.publish("mine", mine), future.result]
             for use in uses:
@@ -347,7 +344,7 @@ def test_references_go_in_forked_processes_whatever_the_worker_was_doing_when_it
             held = [peer.remote(there.Counter, 1) for _ in range(30)]
             pid = os.fork()
             if pid == 0:
-                signal.alarm(30)  # one that waits for a thread that it does not have is ended
+                signal.alarm(TEST_TIMEOUT)  # one that waits for a thread that it does not have is ended
                 del held
                 gc.collect()
                 os._exit(7)
@@ -388,7 +385,7 @@ def test_a_block_that_raises_ends_its_worker_at_once(group):
     """)
     failing = pair.start("""
         with join(peer_timeout=2) as me:
-            there.begun.wait(60)
+            there.begun.wait(TEST_TIMEOUT)
             raise LookupError("of the program's")
     """)
     status, _, errors = failing.end()
@@ -414,9 +411,8 @@ def test_ten_thousand_calls_and_references_leave_no_object_and_no_value_behind(g
             rounds(10_000)
             gc.collect()
             assert len(gc.get_objects()) - before < 50, len(gc.get_objects()) - before
-            import time
-            while peer.call(there.counters) > 0: time.sleep(0.01)
-            while me.snapshot()["references_in_all"] > 0: time.sleep(0.01)
+            eventually(lambda: peer.call(there.counters) == 0)
+            eventually(lambda: me.snapshot()["references_in_all"] == 0)
     """)
     other = pair.start(SERVE)
     main.succeeds()
@@ -468,7 +464,7 @@ def test_a_worker_waits_at_its_end_for_no_longer_than_its_setting_says(group):
     """)
     other = pair.start("""
         me = join(shutdown_timeout=0.3)
-        assert there.begun.wait(60)
+        assert there.begun.wait(TEST_TIMEOUT)
         try:
             me.leave()
         except farref.ShutdownTimeout as error:
@@ -484,7 +480,7 @@ def test_so_many_plain_functions_run_at_once_as_the_setting_says(group):
     pair = group(2)
     main = pair.start("""
         with join() as me:
-            peer = me.peer("worker1").timeout(60)
+            peer = me.peer("worker1").timeout(TEST_TIMEOUT)
             first = [peer.start(there.waits_to_be_released) for _ in range(2)]
             last = peer.start(there.same, "last")
             try:

@@ -7,16 +7,7 @@ import pytest
 import remote_functions as there
 
 import farref
-
-
-def wait_until(holds):
-    """Releases travel: what they do is seen when they have arrived. A test whose law does not hold never ends by itself."""
-    import time
-
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, "it never came to be"
-        time.sleep(0.01)
+from testkit import TEST_TIMEOUT, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +16,7 @@ def nothing_left():
     before = there.counters()
     yield
     gc.collect()
-    wait_until(lambda: there.counters() == before)
+    eventually(lambda: there.counters() == before)
 
 
 def test_a_value_stays_where_it_was_made_and_its_methods_are_called_there(b):
@@ -42,7 +33,7 @@ def test_objects_of_marked_classes_and_of_their_subclasses_are_made_there(b):
     assert Derived.remote_on(b).call.who() == "Derived"
 
 
-@farref.remote(timeout=60)
+@farref.remote(timeout=TEST_TIMEOUT)
 class Marked:
     def who(self):
         return type(self).__name__
@@ -99,7 +90,7 @@ def test_a_value_of_ones_own_that_is_not_there_yet_is_waited_for_within_the_limi
                 wait()
     finally:
         there.released.set()
-    assert value.timeout(60).local_value() == "made"
+    assert value.timeout(TEST_TIMEOUT).local_value() == "made"
     ready = cluster["a"].rref(there.Counter(5))
     assert ready.timeout(0).local_value().value == 5
 
@@ -136,7 +127,7 @@ def test_a_value_whose_owner_died_is_lost(cluster, b):
 def test_published_references_are_found_by_their_names(cluster):
     counter = cluster["b"].rref(there.Counter(9))
     cluster["b"].publish("counter", counter)
-    found = cluster["c"].lookup("counter", timeout=60)
+    found = cluster["c"].lookup("counter", timeout=TEST_TIMEOUT)
     assert found.call() == 9
     assert cluster["b"].unpublish("counter")
 

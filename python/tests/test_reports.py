@@ -71,7 +71,7 @@ def test_what_the_core_says_goes_to_the_logger_of_the_program(group):
 def test_the_environment_says_what_is_told_of_what_happens_below(group, monkeypatch, wanted, told):
     monkeypatch.setenv("FARREF_LOG", wanted)
     alone = group(1)
-    status, _, errors = alone.start("with join(): pass").end()
+    status, _, errors = alone.start("with join(): pass", imports="").end()
     assert status == 0
     assert ("has joined its group" in errors) == told, errors
     assert ("cannot be read" in errors) == wanted.startswith("warn="), errors

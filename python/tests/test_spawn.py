@@ -1,10 +1,8 @@
 """Groups that a program starts itself."""
 
-import subprocess
 import sys
 
 import pytest
-from processes import TESTS, environment
 
 import farref
 from processes_to_spawn import (
@@ -17,6 +15,7 @@ from processes_to_spawn import (
     one_fails_at_length,
     one_is_killed,
 )
+from testkit import started_program
 
 
 def test_spawned_processes_are_a_group():
@@ -40,21 +39,13 @@ def test_those_that_have_not_failed_are_killed_and_not_waited_for(tmp_path):
 def test_a_stranger_who_knows_where_spawned_processes_meet_does_not_get_in(tmp_path, monkeypatch, token):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     tried = str(tmp_path / "tried")
-    stranger = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            f"import processes_to_spawn; processes_to_spawn.joins_in_the_place_of_the_second({str(tmp_path)!r}, {token!r}, {tried!r})",
-        ],
-        env=environment(str(TESTS)),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    joins = f"joins_in_the_place_of_the_second({str(tmp_path)!r}, {token!r}, {tried!r})"
+    stranger = started_program("stranger", [sys.executable, "-c", f"import processes_to_spawn; processes_to_spawn.{joins}"])
     # The stranger is there before the second process is: there is no group with one who has taken a place.
     with pytest.raises(farref.SpawnError, match='another token than "worker0": "worker1"'):
         farref.spawn(both_are_there, 2, LateForTheSecond(tried))
     stranger.kill()
-    said, _ = stranger.communicate()
+    _, said, _ = stranger.end()
     assert "joined" not in said, said
 
 

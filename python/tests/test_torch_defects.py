@@ -1,21 +1,20 @@
 """What PyTorch's own core gets wrong, farref gets right: the same programs (``torch_defects.py``) on both.
 
-The numbers are those of the experiments that found the defects. Where PyTorch hangs, the program is ended after some seconds; on
-farref it has a minute, and hangs nowhere.
+The numbers are those of the experiments that found the defects. Where PyTorch hangs, the program is ended after some
+seconds; on farref it has as long as all tests, and hangs nowhere.
 """
 
 import importlib.util
 import json
 import pathlib
-import subprocess
 import sys
 
 import pytest
-from processes import environment
+from testkit import TEST_TIMEOUT, started_program
 
 PROGRAM = pathlib.Path(__file__).parent / "torch_defects.py"
 # Seconds after which something hangs.
-ON_PYTORCH, ON_FARREF = 5, 60
+ON_PYTORCH, ON_FARREF = 5, TEST_TIMEOUT
 
 WORKS, YES, NO = "works", "True", "False"
 TIMEOUT = "RPC ran for more than set timeout"
@@ -58,21 +57,18 @@ ANSWERS = [
 
 def start(folder, patience, *options):
     folder.mkdir()
-    return subprocess.Popen(
-        [sys.executable, *options, str(PROGRAM), str(folder), str(patience)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return started_program(folder.name, [sys.executable, *options, PROGRAM, folder, patience])
 
 
 def answers(folder, process):
-    """What came out, by experiment and question; and what was printed, to be shown when it is wrong."""
-    printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, printed
+    """What came out, by experiment and question."""
+    process.succeeds()
     found = [json.loads(line) for line in (folder / "findings").read_text().splitlines()]
     return {(experiment, question): answer for experiment, question, answer in found}
+
+
+# One process of pytest has both, so that the programs are started once.
+pytestmark = pytest.mark.xdist_group("defects")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +83,7 @@ def both(tmp_path_factory):
         yield *map(answers, folders, processes), folders[1]
     finally:
         for process in processes:
-            process.kill()
+            process.close()
 
 
 def is_as_bad(answers, experiment, question, expected):

@@ -18,6 +18,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.nn
 import torch.distributed.rpc as rpc
+from testkit import TEST_TIMEOUT, eventually
 
 # Experiments at a time.
 AT_ONCE = 4
@@ -56,7 +57,7 @@ def attempt(question, function, *args, **kwargs):
 
 def join(name=None, world_size=2, part="", threads=4):
     # In groups without a size PyTorch gives up joining after this time.
-    timeout = 20.0 if world_size else me.patience - 2.0
+    timeout = TEST_TIMEOUT if world_size else me.patience - 2.0
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=threads, rpc_timeout=timeout, init_method=f"file://{me.folder}/{me.name}{part}"
     )
@@ -72,7 +73,7 @@ def touch(name):
         pass
 
 
-def wait_for(name, seconds=60.0):
+def wait_for(name, seconds=TEST_TIMEOUT):
     """Until another worker has come so far."""
     return becomes(lambda: os.path.exists(path(name)), seconds)
 
@@ -86,9 +87,25 @@ def becomes(condition, seconds):
     return True
 
 
-def is_stopped(pid):
+def state(pid):
+    """The letter that the system has for a process: "T" if it is stopped, "Z" if it has ended."""
     with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] == "T"
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def has_ended(pid):
+    try:
+        return state(pid) == "Z"
+    except OSError:
+        return True
+
+
+def ends(function):
+    """Waits for something that may fail."""
+    try:
+        function()
+    except Exception:
+        pass
 
 
 def add(a, b):
@@ -127,16 +144,16 @@ def E1():
     join(threads=1)
     if me.rank == 0:
         rref = rpc.remote("worker1", Noticed, args=("end",))
-        becomes(rref.confirmed_by_owner, 20.0)
-        busy = rpc.rpc_async("worker1", wait_for, args=("go", 30.0), timeout=60.0)
+        eventually(rref.confirmed_by_owner)
+        busy = rpc.rpc_async("worker1", wait_for, args=("go", 4.0 * TEST_TIMEOUT), timeout=4.0 * TEST_TIMEOUT)
         rpc._set_rpc_timeout(0.5)
         del rref
         find("freed while its worker is busy", wait_for("end", me.patience))
-        rpc._set_rpc_timeout(20.0)
+        rpc._set_rpc_timeout(TEST_TIMEOUT)
         touch("go")
         busy.wait()
         rpc.rpc_sync("worker1", add, args=(1, 2))  # behind all that waited there
-        find("freed at last", wait_for("end", 20.0))
+        find("freed at last", wait_for("end"))
         with open(path("1.log")) as log:
             find("what was sent again arrives whole", "rror while processing" not in log.read())
     rpc.shutdown()
@@ -148,10 +165,11 @@ def E2():
     if me.rank == 0:
         pid = rpc.rpc_sync("worker1", os.getpid)
         os.kill(pid, signal.SIGSTOP)
-        becomes(lambda: is_stopped(pid), 20.0)
+        eventually(lambda: state(pid) == "T")
         try:
             rrefs = [rpc.remote("worker1", add, args=(1, 2), timeout=0.3) for _ in range(2)]
-            time.sleep(1.0)
+            for rref in rrefs:
+                ends(rref._get_future().wait)
             find("confirmed by an owner that has not heard of it", any(rref.confirmed_by_owner() for rref in rrefs))
             for number, rref in enumerate(rrefs, 1):
                 attempt(f"to_here() of timed-out reference {number}", rref.to_here, timeout=0.5)
@@ -171,7 +189,7 @@ def E3():
     rpc.rpc_sync("worker1", keep, args=(mine,))
     assert owned() == 1
     pid = rpc.rpc_sync("worker1", os.getpid)
-    pending = rpc.rpc_async("worker1", time.sleep, args=(60,), timeout=0)
+    pending = rpc.rpc_async("worker1", time.sleep, args=(4 * TEST_TIMEOUT,), timeout=0)
     made = rpc.remote("worker1", slowly, args=(1,))
     os.kill(pid, signal.SIGKILL)
     attempt("a call under way", pending.wait)
@@ -189,7 +207,7 @@ def E4():
         with dist_autograd.context() as context:
             loss = rpc.rpc_sync("worker1", torch.mul, args=(a, b)).sum()
             rpc.rpc_sync("worker1", torch.add, args=(a, b))
-            rpc._set_rpc_timeout(1.0)
+            rpc._set_rpc_timeout(me.patience / 5)
             attempt("backward() with an unused result", dist_autograd.backward, context, [loss])
             gradients = dist_autograd.get_gradients(context)
             is_right = a in gradients and torch.allclose(gradients[a], b)
@@ -264,6 +282,8 @@ def E13():
     if me.rank == 1:
         wait_for("first")
         join("b", None)
+        with open(path("pid"), "w") as file:
+            file.write(str(os.getpid()))
         touch("second")
         os.kill(os.getpid(), signal.SIGKILL)
     if me.rank == 0:
@@ -272,7 +292,9 @@ def E13():
         wait_for("done")
         os._exit(0)
     wait_for("second")
-    time.sleep(0.5)
+    with open(path("pid")) as file:
+        killed = int(file.read())
+    eventually(lambda: has_ended(killed))
     # Another process, which the operating system has let in where it let the dead one.
     child = os.fork()
     if child == 0:

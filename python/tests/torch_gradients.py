@@ -9,13 +9,13 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torch_workers
+from testkit import TEST_TIMEOUT, eventually
 
 RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 LAWS = {}
@@ -26,21 +26,13 @@ WEIGHTS = [torch.linspace(0.5, 1.5, 3).add(rank / 4).requires_grad_() for rank i
 
 def join(rank=None, part=""):
     rank = RANK if rank is None else rank
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=60)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}{part}", rpc_timeout=TEST_TIMEOUT)
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=WORKERS, rpc_backend_options=options)
 
 
 def law(function):
     LAWS[function.__name__] = function
     return function
-
-
-def until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come to that")
 
 
 def far(rank, function, *args):
@@ -649,7 +641,7 @@ def summed(x):
 @law
 def nothing_is_left_when_contexts_are_over():
     for rank in range(WORKERS):
-        until(lambda: far(rank, contexts) == 0)
+        eventually(lambda: far(rank, contexts) == 0)
 
 
 def contexts():
@@ -691,7 +683,7 @@ def through_the_dead(x):
     return rpc.rpc_sync("worker2", dies, args=(x,))
 
 
-def killed():
+def a_worker_that_dies_in_a_pass_is_an_error_and_its_context_ends():
     """Worker 2 dies in the middle of a backward pass that worker 1 has led to it."""
     join()
     if RANK == 0:
@@ -704,14 +696,14 @@ def killed():
                 assert "Error on Node 1: Error on Node 2:" in str(error), error
             else:
                 raise AssertionError("no error")
-        until(lambda: contexts() == far(1, contexts) == 0)
+        eventually(lambda: contexts() == far(1, contexts) == 0)
         with dist_autograd.context() as context:
             dist_autograd.backward(context, [far(1, scale, 1, x).sum()])
             assert x in dist_autograd.get_gradients(context)
     rpc.shutdown()
 
 
-def exchanged():
+def contexts_of_an_earlier_group_are_not_those_of_this_one():
     """Two groups one after the other, in which the workers have changed places."""
     for part, rank in enumerate((RANK, 1 - RANK)):
         join(rank, str(part))
@@ -724,16 +716,16 @@ def exchanged():
         rpc.shutdown()
 
 
-def replaced():
+def contexts_of_a_worker_are_not_those_of_another_with_its_id():
     """A worker leaves, and another process takes its id, in a group that goes on."""
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=60)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=TEST_TIMEOUT)
     # One after the other: the first is there, the second has left.
     if RANK > 0:
-        until(lambda: os.path.exists(f"{PLACE}.{RANK - 1}"))
+        eventually(lambda: os.path.exists(f"{PLACE}.{RANK - 1}"))
     rpc.init_rpc(f"worker-{RANK}", rank=min(RANK, 1), world_size=None, rpc_backend_options=options)
     if RANK == 0:
         touch(f"{PLACE}.0")
-        until(lambda: os.path.exists(f"{PLACE}.2"))
+        eventually(lambda: os.path.exists(f"{PLACE}.2"))
     else:
         for _ in range(3):
             w = torch.ones(2, requires_grad=True)
@@ -750,29 +742,29 @@ def touch(path):
         pass
 
 
-def begins_and_dies(x):
-    """Runs on a worker that opens a context, has others take part and dies."""
+def begins(x):
+    """Runs on a worker that opens a context, has others take part and then dies."""
     dist_autograd._new_context()
     rpc.rpc_sync("worker1", scale, args=(1, x))
-    threading.Thread(target=lambda: (time.sleep(0.2), os._exit(0))).start()
 
 
 def hands_on(x):
     return rpc.rpc_sync("worker2", scale, args=(2, x))
 
 
-def orphans():
+def contexts_of_dead_workers_end():
     """Contexts of a worker that has died, and those that only a dead one has told of."""
     join()
     if RANK == 0:
-        rpc.rpc_sync("worker3", begins_and_dies, args=(fresh(),))
-        until(lambda: far(1, contexts) == 0)
+        rpc.rpc_sync("worker3", begins, args=(fresh(),))
+        rpc.rpc_async("worker3", os._exit, args=(0,))
+        eventually(lambda: far(1, contexts) == 0)
         with dist_autograd.context():
             far(1, hands_on, fresh())
             assert far(2, contexts_besides) == 1
             rpc.rpc_async("worker1", os._exit, args=(0,))
-            until(lambda: is_gone("worker1"))
-        until(lambda: rpc.rpc_sync("worker2", contexts) == 0)
+            eventually(lambda: is_gone("worker1"))
+        eventually(lambda: rpc.rpc_sync("worker2", contexts) == 0)
     rpc.shutdown()
 
 

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 import torch_workers
+from testkit import TEST_TIMEOUT, eventually
 from torch.distributed.optim import DistributedOptimizer
 
 RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
@@ -23,7 +24,7 @@ RANK, WORKERS, PLACE = None, int(sys.argv[2]), sys.argv[3]
 
 def join(name=None, part="", world_size=WORKERS):
     place = os.environ.get("SCENARIO_PLACE", f"file://{PLACE}{part}")
-    options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=30)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=TEST_TIMEOUT)
     rpc.init_rpc(name or f"worker{RANK}", rank=RANK, world_size=world_size, rpc_backend_options=options)
 
 
@@ -34,14 +35,6 @@ def raises(kind, text, function, *args, **kwargs):
         assert text in str(error), error
     else:
         raise AssertionError(f"no {kind.__name__}")
-
-
-def until(condition):
-    for _ in range(3000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not come to that")
 
 
 def add(a, b):
@@ -71,6 +64,17 @@ def first_and_last(tensor):
     return tensor[0].item(), tensor[-1].item()
 
 
+released = threading.Event()
+
+
+def waits_to_be_released():
+    assert released.wait(TEST_TIMEOUT)
+
+
+def release():
+    released.set()
+
+
 class Till:
     def __init__(self):
         self.coins = 0
@@ -89,7 +93,7 @@ def owned():
     return int(info["num_owner_rrefs"]), int(info["num_forks"])
 
 
-def calls():
+def calls_give_what_they_give_with_pytorch():
     join()
     if RANK == 0:
         ones = torch.ones(3, 4)
@@ -103,7 +107,8 @@ def calls():
         assert rpc.rpc_sync("worker1", add_elsewhere, args=("worker0", 1, 2)) == 30
         assert rpc.rpc_sync("worker0", add, args=("to", " myself")) == "to myself"
         raises(ValueError, "not like this", rpc.rpc_sync, "worker1", fail)
-        raises(RuntimeError, "RPC ran for more than", rpc.rpc_sync, "worker1", time.sleep, args=(5,), timeout=0.2)
+        raises(RuntimeError, "RPC ran for more than", rpc.rpc_sync, "worker1", waits_to_be_released, timeout=0.2)
+        rpc.rpc_sync("worker1", release)
         raises(ValueError, "not like this", rpc.rpc_sync, "worker1", fails_later, args=("worker0",))
         raises(RuntimeError, "must return a torch.futures.Future", rpc.rpc_sync, "worker1", answers_at_once)
         # What cannot be sent back is an error of the call.
@@ -113,7 +118,7 @@ def calls():
     rpc.shutdown()
 
 
-def references():
+def values_live_as_long_as_references_to_them():
     join()
     if RANK == 0:
         till = rpc.remote("worker1", Till)
@@ -127,17 +132,18 @@ def references():
         assert rpc.rpc_sync("worker2", put_one, args=(mine,)) == 1
         assert mine.local_value().coins == 1
         raises(ValueError, "not like this", rpc.remote("worker1", fail).to_here)
-        late = rpc.remote("worker1", time.sleep, args=(1,))
+        late = rpc.remote("worker1", waits_to_be_released)
         raises(RuntimeError, "RPC ran for more than", late.to_here, timeout=0.1)
+        rpc.rpc_sync("worker1", release)
         assert late.to_here() is None
         del late
         del till, mine
-        until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
-        until(lambda: owned() == (0, 0))
+        eventually(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+        eventually(lambda: owned() == (0, 0))
     rpc.shutdown()
 
 
-def killed():
+def a_killed_worker_does_not_hang_the_shutdown():
     join()
     if RANK == 2:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -156,7 +162,7 @@ def says_that_its_worker_ends():
     return "the end"
 
 
-def answered_at_the_end():
+def a_call_that_runs_when_its_worker_ends_is_answered():
     join()
     if RANK == 0:
         assert rpc.rpc_sync("worker1", says_that_its_worker_ends) == "the end"
@@ -169,30 +175,30 @@ def keep(value):
     kept.append(value)
 
 
-def held_by_the_dead():
+def what_a_dead_worker_held_is_freed():
     join()
     if RANK == 0:
         mine = rpc.RRef(Till())
         rpc.rpc_sync("worker1", keep, args=(mine,))
         assert owned() == (1, 1)
         rpc.rpc_async("worker1", os._exit, args=(0,))
-        until(lambda: owned() == (0, 0))
+        eventually(lambda: owned() == (0, 0))
         raises(RuntimeError, "worker1", rpc.rpc_sync, "worker1", add, args=(1, 2))
     rpc.shutdown()
 
 
-def twice():
+def a_process_can_be_in_two_groups_one_after_the_other():
     for part in "ab":
         join(part=part)
         if RANK == 0:
             till = rpc.remote("worker1", Till)
             assert rpc.rpc_sync("worker1", put_one, args=(till,)) == 1
             del till
-            until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+            eventually(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
         rpc.shutdown()
 
 
-def autograd():
+def gradients_come_from_all_workers_despite_unused_results():
     join()
     if RANK == 0:
         a, b = torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
@@ -234,7 +240,7 @@ def scripted(a: torch.Tensor):
     return a + 1
 
 
-def not_there():
+def what_is_not_supported_is_named():
     join()
     assert torch.equal(rpc.rpc_sync("worker0", scripted, args=(torch.ones(1),)), torch.ones(1) + 1)
     mine = rpc.RRef(torch.ones(1))
@@ -245,7 +251,7 @@ def not_there():
 
 
 def waits_for(path):
-    until(lambda: os.path.exists(path))
+    eventually(lambda: os.path.exists(path))
     return os.path.basename(path)
 
 
@@ -257,7 +263,7 @@ def given(*args, **kwargs):
     return args, kwargs
 
 
-def futures():
+def futures_are_waited_for_by_threads_callbacks_and_shutdown():
     join()
     if RANK == 0:
         until_then = f"{PLACE}.go"
@@ -317,12 +323,12 @@ def calls_that_nobody_has_heard_of():
     return int(rpc.api._get_current_rpc_agent().get_debug_info()["agent.client_active_calls"])
 
 
-def unkept():
+def calls_whose_futures_are_dropped_leave_nothing_behind():
     join()
     if RANK == 0:
         for number in range(200):
             rpc.rpc_async("worker1", note, args=(number,))
-        until(lambda: rpc.rpc_sync("worker1", number_of_notes) == 200)
+        eventually(lambda: rpc.rpc_sync("worker1", number_of_notes) == 200)
         # Of what they are answered with nobody reads anything: errors, values, references.
         for _ in range(20):
             rpc.rpc_async("worker1", fail)
@@ -333,14 +339,14 @@ def unkept():
         rpc.rpc_async("worker1", add, args=(1, 2)).then(lambda sum, caught=caught: called.append(sum.wait()))
         rpc.rpc_async("worker1", add, args=(3, 4)).add_done_callback(lambda sum, caught=caught: called.append(sum.wait()))
         del caught
-        until(lambda: sorted(called) == [3, 7])
-        until(lambda: gc.collect() >= 0 and gone() is None)
-        until(lambda: calls_that_nobody_has_heard_of() == 0)
-        until(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
+        eventually(lambda: sorted(called) == [3, 7])
+        eventually(lambda: gc.collect() >= 0 and gone() is None)
+        eventually(lambda: calls_that_nobody_has_heard_of() == 0)
+        eventually(lambda: rpc.rpc_sync("worker1", owned) == (0, 0))
     rpc.shutdown()
 
 
-def forms():
+def arguments_of_all_forms_arrive_as_they_are():
     join()
     if RANK == 0:
         global only_here
@@ -387,7 +393,7 @@ def forms():
     rpc.shutdown()
 
 
-def ddp_in_a_context():
+def ddp_in_a_context_is_refused():
     join()
     torch.distributed.init_process_group("gloo", init_method=f"file://{PLACE}.gloo", rank=RANK, world_size=WORKERS)
     layer = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
@@ -399,15 +405,15 @@ def ddp_in_a_context():
     rpc.shutdown()
 
 
-def dynamic():
+def workers_join_and_leave_a_group_of_no_fixed_size():
     # A dash is legal in a name.
     join(name=f"worker-{RANK}", world_size=None)
-    until(lambda: len(rpc.api._get_current_rpc_agent().get_worker_infos()) == WORKERS)
+    eventually(lambda: len(rpc.api._get_current_rpc_agent().get_worker_infos()) == WORKERS)
     for rank in range(WORKERS):
         assert rpc.rpc_sync(f"worker-{rank}", add, args=(rank, 1)) == rank + 1
     with open(f"{PLACE}.{RANK}", "w"):
         pass
-    until(lambda: all(os.path.exists(f"{PLACE}.{rank}") for rank in range(WORKERS)))
+    eventually(lambda: all(os.path.exists(f"{PLACE}.{rank}") for rank in range(WORKERS)))
     rpc.shutdown()
 
 
@@ -415,9 +421,9 @@ def empty_elsewhere(tensor):
     return torch.empty(2, device="meta")
 
 
-def devices():
+def tensors_on_devices_that_no_map_names_are_refused():
     """Tensors on devices that no map names are refused; maps that say nothing new change nothing."""
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=30)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{PLACE}", rpc_timeout=TEST_TIMEOUT)
     if os.environ["SCENARIO_MAP"]:
         for rank in range(WORKERS):
             options.set_device_map(f"worker{rank}", {"cpu": "cpu"})

@@ -1,40 +1,37 @@
 """Workers of a test's program of torch.distributed.rpc: started by the test, and in the program."""
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
 
-from processes import environment
+from fork_server import fork_server
+from testkit import Process, environment
+
+# What the programs import, and nothing of theirs looks for GPUs meanwhile.
+MODULES = ["farref.torch", "torch", "torch.distributed.rpc", "torch.distributed.autograd", "torch.distributed.optim"]
 
 
-def run(program, name, workers, folder, patience, dies=(), **variables):
-    """Runs a program on farref, and asserts that all of its workers end well; but for those that are to die. What they said."""
-    command = [sys.executable, "-m", "farref.torch", str(program), name, str(workers), str(folder / "store")]
-    # Of its own session: whatever hangs ends with it.
-    started = subprocess.Popen(
-        command,
-        env={**environment(), **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+def run(program, name, workers, folder, dies=(), **variables):
+    """Runs a program on farref, as ``python -m farref.torch program`` does. All of its workers have to succeed, but for
+    those that are to die. Returns what they printed."""
+
+    def start(output, errors):
+        arguments = ["farref.torch", str(program), name, str(workers), str(folder / "store")]
+        return fork_server(*MODULES).start(
+            output, output, arguments=arguments, environment=environment(**variables), new_session=True
+        )
+
+    started = Process(f"{program.name} {name}", start, leads_session=True)
     try:
-        printed, _ = started.communicate(timeout=patience)
+        printed = started.succeeds()
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, printed
+        started.kill()
     ends = list(map(int, printed.splitlines()[-1].split()))
     assert len(ends) == workers and all(rank in dies or end == 0 for rank, end in enumerate(ends)), printed
     return printed
 
 
 def fork(number, work):
-    """Called by the program, which has imported torch and done nothing else: so many workers are forked off, and each does its work with
-    its rank. The last words are how they ended."""
+    """Called by the program, which has imported torch and done nothing else: forks off so many workers, each of which
+    does its work with its rank. Prints at the end how they ended."""
     workers = []
     for rank in range(number):
         worker = os.fork()

@@ -1,145 +1,87 @@
 """Runs PyTorch's own tests of torch.distributed.rpc on farref, and compares what came out with what is expected.
 
-    python -m torch_suite                            # all, class by class (in python/tests, with farref on the path)
+    python -m torch_suite                            # all (in python/tests, with farref on the path)
     python -m torch_suite RpcTest DistAutogradTest   # these classes
     python -m torch_suite RpcTest.test_add           # these tests
     python -m torch_suite --write expected.json ..   # writes down what came out
-    python -m torch_suite --cuda --jobs 4            # those with tensors on GPUs instead, on a machine that has one, four at a time
+    python -m torch_suite --jobs 8                   # runs eight at a time
+    python -m torch_suite --cuda                     # those with tensors on GPUs instead, on a machine that has one
 
-No test is changed, left out or patched. What is expected is in ``expected/<version of torch>.json``: for each test "passed",
-"skipped" (by PyTorch itself), or why it cannot pass; with ``--cuda`` in ``<version of torch>-cuda.json``, of a machine with one GPU. Exit status 1 if anything is worse than expected.
+No test is changed, left out or patched. What is expected is in ``expected/<version of torch>.json``: for each test
+"passed", "skipped" (by PyTorch itself), or why it cannot pass; with ``--cuda`` in ``<version of torch>-cuda.json``, of a
+machine with one GPU. Exit status 1 if anything is worse than expected.
+
+PyTorch's test cases start four processes for each test, and each of them imports torch. Here each test is forked off
+from a process that has imported torch and has done nothing else, and so are its processes: see ``case.py``.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
-import queue
-import signal
-import subprocess
 import sys
-import threading
 import time
 
-from .batch import MARK
+from fork_server import fork_server
+from testkit import TEST_TIMEOUT, Process, environment
+
+from .case import FAILED, PASSED, SKIPPED
 
 HERE = pathlib.Path(__file__).parent
 PREFIXES = ("TensorPipe", "Faulty")
-# Seconds that one test may take before PyTorch's own test case gives it up.
-PATIENCE = "120"
+OUTCOMES = {PASSED: "passed", SKIPPED: "skipped"}
 
 
-def collected(on_gpus):
-    """The names of all tests, by class."""
-    import unittest
+def started(module, *arguments):
+    """`case` with one of the modules that have PyTorch's test cases. What it leaves running ends with it."""
 
-    if on_gpus:
-        from . import cuda
-
-        classes = cuda.CLASSES
-    else:
-        from . import tensorpipe
-        from . import faulty
-
-        classes = {**tensorpipe.CLASSES, **faulty.CLASSES}
-    loader = unittest.TestLoader()
-    return {name: loader.getTestCaseNames(of) for name, of in classes.items()}
-
-
-def run(of, tests):
-    """Tests of one class: for each its name, "passed", "skipped" or "failed", and what was printed."""
-    environment = dict(os.environ, DISTRIBUTED_TESTS_DEFAULT_TIMEOUT=PATIENCE, PYTHONUNBUFFERED="1")
-    left = list(tests)
-    while left:
-        command = [sys.executable, "-m", "torch_suite.batch", of, *left]
-        # Of its own session: what a test leaves running ends with it.
-        batch = subprocess.Popen(
-            command,
-            cwd=HERE.parent,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+    def start(output, errors):
+        server = fork_server(f"torch_suite.{module}")
+        return server.start(
+            output, output, arguments=["torch_suite.case", module, *arguments], environment=environment(), new_session=True
         )
-        printed = []
-        watchdog = threading.Timer(4 * int(PATIENCE), _end, [batch])
-        watchdog.start()
-        for line in batch.stdout:
-            if line.startswith(MARK):
-                watchdog.cancel()
-                outcome, test = line[len(MARK) :].split()
-                left.remove(test)
-                yield test, outcome, "".join(printed)
-                printed = []
-                watchdog = threading.Timer(4 * int(PATIENCE), _end, [batch])
-                watchdog.start()
-            else:
-                printed.append(line)
-        watchdog.cancel()
-        _end(batch)
-        batch.wait()
-        if left:  # it ended in the middle of one
-            yield left.pop(0), "failed", "".join(printed)
+
+    return Process(" ".join(arguments), start, leads_session=True)
 
 
-def _end(batch):
-    try:
-        os.killpg(batch.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+def collected(modules):
+    """The version of torch, and the names of all tests by module and class."""
+    tests = {}
+    for module in modules:
+        found = json.loads(started(module).succeeds().splitlines()[-1])
+        version, tests[module] = found["torch"], found["tests"]
+    return version, tests
+
+
+def run(module, of, test, again):
+    """Runs a test, and up to so many times more if it fails. Returns how it ended, what it printed, and its seconds."""
+    for _ in range(again + 1):
+        began = time.monotonic()
+        process = started(module, of, test)
+        try:
+            status, printed, _ = process.end()
+        except AssertionError as hangs:
+            status, printed = FAILED, str(hangs)
+        finally:
+            process.close()
+        outcome = OUTCOMES.get(status, "failed")
+        if outcome != "failed":
+            break
+    return outcome, printed, time.monotonic() - began
 
 
 def wanted(arguments, tests):
-    """The tests that were asked for."""
+    """Module, class and name of the tests that were asked for."""
     chosen = []
-    for class_name, names in tests.items():
-        plain = next(class_name[len(prefix) :] for prefix in PREFIXES if class_name.startswith(prefix))
-        for test in names:
-            asked = {class_name, plain, f"{plain}.{test}", f"{class_name}.{test}"}
-            if not arguments or asked & set(arguments):
-                chosen.append((class_name, test))
+    for module, classes in tests.items():
+        for of, names in classes.items():
+            plain = next(of[len(prefix) :] for prefix in PREFIXES if of.startswith(prefix))
+            for test in names:
+                asked = {of, plain, f"{plain}.{test}", f"{of}.{test}"}
+                if not arguments or asked & set(arguments):
+                    chosen.append((module, of, test))
     return chosen
-
-
-def outcomes(chosen, again, jobs):
-    """Runs them, class by class, so many at a time, and what fails up to so many times more."""
-    if jobs > 1:
-        yield from _side_by_side([chosen[first::jobs] for first in range(jobs)], again)
-        return
-    classes = {}
-    for of, test in chosen:
-        classes.setdefault(of, []).append(test)
-    for of, tests in classes.items():
-        began = time.monotonic()
-        for test, outcome, printed in run(of, tests):
-            for _ in range(again):
-                if outcome == "failed":
-                    ((_, outcome, printed),) = run(of, [test])
-            yield of, test, outcome, printed, time.monotonic() - began
-            began = time.monotonic()
-
-
-def _side_by_side(parts, again):
-    found = queue.SimpleQueue()
-
-    def work(part):
-        try:
-            for outcome in outcomes(part, again, 1):
-                found.put(outcome)
-        finally:
-            found.put(None)
-
-    for part in parts:
-        threading.Thread(target=work, args=[part], daemon=True).start()
-    ended = 0
-    while ended < len(parts):
-        outcome = found.get()
-        if outcome is None:
-            ended += 1
-        else:
-            yield outcome
 
 
 def main():
@@ -151,22 +93,24 @@ def main():
     parser.add_argument("--again", type=int, default=0, metavar="N", help="run what failed up to N times more")
     parser.add_argument("--only-expected", action="store_true", help="only those that are expected to pass")
     parser.add_argument("--cuda", action="store_true", help="those with tensors on GPUs")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="run N tests at a time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="run N tests at a time")
     options = parser.parse_args()
 
-    tests = collected(options.cuda)  # before torch is imported: on farref
-    import torch
-
-    version = ".".join(torch.__version__.split(".")[:2])
+    # PyTorch's test case reads it when it is imported, and gives up a test after so many seconds.
+    os.environ["DISTRIBUTED_TESTS_DEFAULT_TIMEOUT"] = str(TEST_TIMEOUT)
+    version, tests = collected(["cuda"] if options.cuda else ["tensorpipe", "faulty"])
+    version = ".".join(version.split(".")[:2])
     path = HERE / "expected" / f"torch-{version}{'-cuda' if options.cuda else ''}.json"
     expected = json.loads(path.read_text()) if path.exists() else {}
     came_out, worse = {}, []
     chosen = wanted(options.tests, tests)
     if options.only_expected:
-        chosen = [(of, test) for of, test in chosen if expected.get(of, {}).get(test) == "passed"]
-    number = 0
-    for of, test, outcome, printed, took in outcomes(chosen, options.again, options.jobs):
-        number += 1
+        chosen = [(module, of, test) for module, of, test in chosen if expected.get(of, {}).get(test) == "passed"]
+    pool = concurrent.futures.ThreadPoolExecutor(options.jobs)
+    runs = {pool.submit(run, module, of, test, options.again): (of, test) for module, of, test in chosen}
+    for number, ended in enumerate(concurrent.futures.as_completed(runs), 1):
+        of, test = runs[ended]
+        outcome, printed, took = ended.result()
         came_out.setdefault(of, {})[test] = outcome
         was = expected.get(of, {}).get(test)
         note = ""
@@ -189,8 +133,9 @@ def main():
             target.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
 
     print()
-    for of, tests in came_out.items():
-        counts = {kind: list(tests.values()).count(kind) for kind in ("passed", "failed", "skipped")}
+    total = [outcome for tests in came_out.values() for outcome in tests.values()]
+    for of, outcomes in [*sorted((of, list(tests.values())) for of, tests in came_out.items()), ("all", total)]:
+        counts = {kind: outcomes.count(kind) for kind in ("passed", "failed", "skipped")}
         print(f"{of:50} " + "  ".join(f"{kind} {count:3}" for kind, count in counts.items()))
     for test in worse:
         print(f"worse than expected: {test}")
