@@ -1,7 +1,7 @@
 //! The `farref` command, as a library: [`main`] is all of it.
 //!
-//! `farref demo` is a program of its own, farref-demo, because it trains with candle, which is most
-//! of what there would be to compile: a user who installs the command wants to start programs and to
+//! The demo is in another program, `farref-demo`, because it trains with candle, which is most of
+//! what there would be to compile: a user who installs the command wants to start programs and to
 //! look into them. [`tools`] has what the command shares with the programs in `tools/`.
 //!
 //! Each subcommand is a module with its `Arguments` and a `run`, which returns the exit code or an
@@ -12,7 +12,6 @@
 
 mod certs;
 mod dashboard;
-mod demo;
 mod group_folder;
 mod group_tls;
 mod group_token;
@@ -40,7 +39,6 @@ use clap::{Parser, Subcommand};
     name = "farref",
     version,
     after_help = "Examples:
-  farref demo                                   train over several processes, in half a minute
   farref launch -n 4 -- ./train --epochs 3      start four ranks of any program
   farref inspect 127.0.0.1:29500                what the workers of a group hold, once
   farref top 127.0.0.1:29500                    the same, live
@@ -54,7 +52,6 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    Demo(demo::Arguments),
     Launch(launch::Arguments),
     Inspect(inspect::Arguments),
     Top(top::Arguments),
@@ -73,7 +70,6 @@ enum Command {
 /// ```
 pub fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
-        Command::Demo(arguments) => demo::run(&arguments),
         Command::Launch(arguments) => launch::run(arguments),
         Command::Inspect(arguments) => inspect::run(arguments),
         Command::Top(arguments) => top::run(arguments),

@@ -22,7 +22,11 @@ fn chaos(arguments: &[&str]) -> Result<Ended> {
 
 /// The JSON that a successful run printed.
 fn report(ended: &Ended) -> Result<Value> {
-    let Ended { status, stdout, stderr } = ended;
+    let Ended {
+        status,
+        stdout,
+        stderr,
+    } = ended;
     ensure!(status.success(), "{status}\n{stdout}\n{stderr}");
     serde_json::from_str(stdout).with_context(|| stdout.clone())
 }

@@ -1,4 +1,4 @@
-//! The command line of `farref demo`.
+//! The command line of the demo.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use clap::ValueEnum;
 /// same way. The same training in one process has to come to the same loss.
 #[derive(clap::Parser)]
 #[command(
-    name = "farref demo",
+    name = "farref-demo demo",
     after_help = "Examples:
-  farref demo                             two owners, two trainers, 400 steps
-  farref demo --kill-one                  one trainer is killed on the way; the loss stays the same
-  farref demo --html demo.html            the loss curve and the regions as a page
-  farref demo --owners 3 --trainers 4 --transport tcp
-  farref demo --steps 100000              long enough to look on with `farref top`"
+  cargo run --release -- demo               two owners, two trainers, 400 steps
+  cargo run --release -- demo --kill-one    kills a trainer on the way; the loss stays the same
+  cargo run --release -- demo --html demo.html   the loss curve and the regions as a page
+  cargo run --release -- demo --owners 3 --trainers 4 --transport tcp
+  cargo run --release -- demo --steps 100000     long enough to look on with `farref top`"
 )]
 pub(super) struct Arguments {
     /// How many workers hold parts of the model

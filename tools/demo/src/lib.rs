@@ -1,4 +1,4 @@
-//! `farref demo`: a classifier, trained over several processes on this machine.
+//! The demo: a classifier, trained over several processes on this machine.
 //!
 //! | part | job |
 //! | --- | --- |
@@ -39,9 +39,9 @@ use ledger::Ledger;
 use plan::Plan;
 use training::Outcome;
 
-/// Does what the arguments behind `farref demo` say.
+/// Does what the arguments behind the word `demo` say.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let line = std::iter::once("farref demo".into()).chain(arguments);
+    let line = std::iter::once("farref-demo demo".into()).chain(arguments);
     run(Arguments::parse_from(line)).unwrap_or_else(|error| {
         eprintln!("farref: {error:#}");
         ExitCode::FAILURE

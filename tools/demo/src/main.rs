@@ -1,4 +1,4 @@
-//! The `farref` command with the demo in it: what `cargo run` runs, and what `farref demo` becomes.
+//! The `farref` command with the demo in it, which `cargo run` runs.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `farref demo`, as a newcomer runs it, only shorter.
+//! The demo, as a newcomer runs it, only shorter.
 
 use std::process::{Command, Output};
 

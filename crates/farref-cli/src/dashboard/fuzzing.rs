@@ -44,21 +44,13 @@ pub fn dashboard_requests(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     /// Also that which fuzzers found.
     #[test]
     fn the_fuzzers_inputs_do_not_make_the_dashboard_panic() {
-        let folder = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../fuzz/seeds/dashboard_requests"
-        );
-        let files = fs::read_dir(folder).expect("the folder of the seeds");
-        for file in files {
-            let seed = fs::read(file.expect("a file").path());
-            dashboard_requests(&seed.expect("a seed"));
+        for seed in farref_testkit::seeds("dashboard_requests") {
+            dashboard_requests(seed.bytes);
         }
     }
 

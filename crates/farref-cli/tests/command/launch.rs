@@ -1,50 +1,41 @@
 //! `farref launch` with real processes: small shell programs as ranks.
-//!
-//! Every launcher carries a mark in its environment, which all its descendants inherit. A test is over
-//! when no process with its mark is left.
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::{ChildStderr, Command, Output};
 
 use anyhow::{Context as _, ensure};
 use farref::Worker;
-use libtest_mimic::{Arguments, Failed, Trial};
+use farref_testkit::{
+    Proxy, TEST_TIMEOUT, eventually, eventually_async, eventually_blocking, free_port,
+};
+use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long something may take that should not take long.
-const PATIENCE: Duration = Duration::from_secs(60);
-const MARK: &str = "FARREF_LAUNCH_TEST";
+use crate::launching::{Launch, Running, free_place, myself, sorted, stderr};
+
 /// Tells this program that it is started as a rank of farref.
 const RANK_PROGRAM: &str = "FARREF_LAUNCH_TEST_RANK";
 /// Tells this program to run its arguments, and to leave zombies to others.
 #[cfg(target_os = "linux")]
 const NEGLIGENT_PARENT: &str = "FARREF_LAUNCH_TEST_NEGLIGENT_PARENT";
 
-/// Makes a test of each function, under its own name.
-macro_rules! trials {
-    ($($(#[$meta:meta])* $test:ident,)*) => {
-        vec![$($(#[$meta])* Trial::test(stringify!($test), || {
-            $test().map_err(|error| Failed::from(format!("{error:?}")))
-        })),*]
-    };
-}
-
-fn main() -> anyhow::Result<()> {
+/// Does what the environment tells, if it does.
+pub(crate) fn work_if_told() -> Option<anyhow::Result<()>> {
     if std::env::var_os(RANK_PROGRAM).is_some() {
-        return be_rank();
+        return Some(be_rank());
     }
     #[cfg(target_os = "linux")]
     if std::env::var_os(NEGLIGENT_PARENT).is_some() {
-        return be_negligent_parent();
+        return Some(be_negligent_parent());
     }
-    let trials = trials![
+    None
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::blocking,
         every_rank_gets_its_variables,
         every_group_gets_a_token_that_nobody_else_has,
         who_started_a_group_can_look_into_it_and_others_cannot,
@@ -84,171 +75,7 @@ fn main() -> anyhow::Result<()> {
         a_stop_of_one_node_is_a_stop_of_all_and_no_failure,
         a_node_whose_ranks_are_well_goes_on_without_the_store,
         rank_0_of_farref_crashes_and_comes_back_to_its_group,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit()
-}
-
-/// One or more launches of shell scripts, in a directory of their own.
-struct Launch {
-    mark: String,
-    directory: PathBuf,
-}
-
-impl Launch {
-    fn new() -> anyhow::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let mark = format!("{}-{count}", std::process::id());
-        let directory = std::env::temp_dir().join(format!("farref-launch-{mark}"));
-        std::fs::create_dir_all(&directory)?;
-        Ok(Self { mark, directory })
-    }
-
-    fn command(&self, options: &[&str], program: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
-        command
-            .arg("launch")
-            .args(options)
-            .arg("--")
-            .args(program)
-            .current_dir(&self.directory)
-            .env(MARK, &self.mark)
-            .env_remove("NO_COLOR")
-            // As if the user had chosen: otherwise the launcher says that it has.
-            .env("OMP_NUM_THREADS", "1")
-            .env("RAYON_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    /// Runs a script in every rank until the launcher ends.
-    fn sh(&self, options: &[&str], script: &str) -> anyhow::Result<Output> {
-        Ok(self.command(options, &["sh", "-c", script]).output()?)
-    }
-
-    fn start(&self, options: &[&str], script: &str) -> anyhow::Result<Running> {
-        let mut child = self.command(options, &["sh", "-c", script]).spawn()?;
-        let stdout = child.stdout.take().context("no stdout")?;
-        let lines = BufReader::new(stdout);
-        Ok(Running { child, lines })
-    }
-
-    /// Asserts that no process is left.
-    fn finish(self) -> anyhow::Result<()> {
-        let left = self.marked()?;
-        ensure!(left.is_empty(), "processes are left: {left:?}");
-        Ok(())
-    }
-
-    /// The ids of all living processes that carry the mark.
-    fn marked(&self) -> anyhow::Result<Vec<String>> {
-        let mark = format!("{MARK}={}", self.mark).into_bytes();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc")? {
-            let entry = entry?;
-            // Whoever ends meanwhile has nothing to read, and neither has a zombie.
-            if let Ok(environment) = std::fs::read(entry.path().join("environ"))
-                && environment.split(|byte| *byte == 0).any(|one| one == mark)
-            {
-                found.push(entry.file_name().to_string_lossy().into_owned());
-            }
-        }
-        Ok(found)
-    }
-}
-
-impl Drop for Launch {
-    fn drop(&mut self) {
-        for id in self.marked().unwrap_or_default() {
-            if let Some(pid) = id.parse().ok().and_then(Pid::from_raw) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-/// Waits for a program, for as long as it may reasonably take.
-fn output_in_time(child: Child) -> anyhow::Result<Output> {
-    in_time(move || child.wait_with_output())?.context("cannot wait for it")
-}
-
-/// Does something that should be over soon.
-fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || done.send(work()));
-    is_done.recv_timeout(PATIENCE).context("it does not end")
-}
-
-/// Waits for something that nobody tells of.
-fn until(what: &str, mut is_so: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !is_so()? {
-        ensure!(Instant::now() < end, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
-}
-
-/// A launcher at work.
-struct Running {
-    child: Child,
-    lines: BufReader<ChildStdout>,
-}
-
-impl Running {
-    fn line(&mut self) -> anyhow::Result<String> {
-        let mut line = String::new();
-        self.lines.read_line(&mut line)?;
-        Ok(line)
-    }
-
-    /// Reads until `count` lines contain `text`.
-    fn await_lines(&mut self, text: &str, count: usize) -> anyhow::Result<()> {
-        let mut seen = 0;
-        while seen < count {
-            let mut line = String::new();
-            let size = self.lines.read_line(&mut line)?;
-            ensure!(size > 0, "the output ended before {text:?} came");
-            seen += usize::from(line.contains(text));
-        }
-        Ok(())
-    }
-
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id())?;
-        kill_process(Pid::from_raw(pid).context("no process id")?, signal)?;
-        Ok(())
-    }
-
-    /// The exit code, the rest of stdout, and stderr.
-    fn end(mut self) -> anyhow::Result<(Option<i32>, String, String)> {
-        let mut stdout = String::new();
-        self.lines.read_to_string(&mut stdout)?;
-        let mut stderr = String::new();
-        if let Some(mut stream) = self.child.stderr.take() {
-            stream.read_to_string(&mut stderr)?;
-        }
-        Ok((self.child.wait()?.code(), stdout, stderr))
-    }
-}
-
-fn sorted(output: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(output);
-    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-    lines.sort();
-    lines
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn free_port() -> anyhow::Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.port())
+    ]
 }
 
 fn every_rank_gets_its_variables() -> anyhow::Result<()> {
@@ -318,21 +145,10 @@ fn every_group_gets_a_token_that_nobody_else_has() -> anyhow::Result<()> {
 
 fn who_started_a_group_can_look_into_it_and_others_cannot() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let myself = std::env::current_exe()?;
-    let myself = myself.to_str().context("a path that is no text")?;
-    let place = format!("127.0.0.1:{}", free_port()?);
+    let place = free_place()?;
     let options = ["--names", "first,second", "--rendezvous", &place];
-    let mut child = launch
-        .command(&options, &[myself])
-        .env(RANK_PROGRAM, "watched")
-        .env_remove("FARREF_TOKEN")
-        .env("XDG_RUNTIME_DIR", &launch.directory)
-        .spawn()?;
-    let stdout = child.stdout.take().context("no stdout")?;
-    let mut running = Running {
-        child,
-        lines: BufReader::new(stdout),
-    };
+    let mut command = launch.command(&options, &[&myself()?]);
+    let mut running = Running::start(command.env(RANK_PROGRAM, "watched"))?;
     running.await_lines("all are here", 2)?;
     let inspect = |runtime_directory: &std::path::Path| {
         Command::new(env!("CARGO_BIN_EXE_farref"))
@@ -341,7 +157,7 @@ fn who_started_a_group_can_look_into_it_and_others_cannot() -> anyhow::Result<()
             .env("XDG_RUNTIME_DIR", runtime_directory)
             .output()
     };
-    let kept = launch.directory.join("farref");
+    let kept = launch.path("farref");
     let files: Vec<_> = std::fs::read_dir(&kept)?.collect::<io::Result<_>>()?;
     let [file] = &files[..] else {
         anyhow::bail!("{files:?}");
@@ -350,19 +166,19 @@ fn who_started_a_group_can_look_into_it_and_others_cannot() -> anyhow::Result<()
         Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
     };
     assert_eq!((mode(&kept)?, mode(&file.path())?), (0o700, 0o600));
-    let seen = inspect(&launch.directory)?;
+    let seen = inspect(launch.scratch.path())?;
     let text = String::from_utf8_lossy(&seen.stdout);
     assert!(seen.status.success(), "{text}{}", stderr(&seen));
     assert!(text.contains("first") && text.contains("second"), "{text}");
     // Somebody who cannot read the file.
-    let elsewhere = launch.directory.join("elsewhere");
+    let elsewhere = launch.path("elsewhere");
     std::fs::create_dir(&elsewhere)?;
     let seen = inspect(&elsewhere)?;
     let text = String::from_utf8_lossy(&seen.stdout);
     assert!(!seen.status.success(), "{text}");
     assert!(text.contains("set FARREF_TOKEN"), "{text}{}", stderr(&seen));
 
-    std::fs::write(launch.directory.join("over"), "")?;
+    launch.touch("over")?;
     let (code, _, text) = running.end()?;
     assert_eq!(code, Some(0), "{text}");
     assert!(!file.path().exists(), "the token is gone with its group");
@@ -446,17 +262,8 @@ fn a_carriage_return_ends_a_line() -> anyhow::Result<()> {
     let script = "printf '\\r10%%\\r20%%\\r'; while [ ! -e over ]; do sleep 0.02; done; \
         printf '30%%\\r\\nend\\r\\n'";
     let mut running = launch.start(&["-n", "1"], script)?;
-    let mut lines = running.lines;
-    let (first, lines) = in_time(move || {
-        let mut two = String::new();
-        let read = lines
-            .read_line(&mut two)
-            .and_then(|_| lines.read_line(&mut two));
-        (read.map(|_| two), lines)
-    })?;
-    assert_eq!(first?, "[0] 10%\n[0] 20%\n");
-    std::fs::write(launch.directory.join("over"), "")?;
-    running.lines = lines;
+    assert_eq!(running.line()? + &running.line()?, "[0] 10%\n[0] 20%\n");
+    launch.touch("over")?;
     let (code, stdout, _) = running.end()?;
     assert_eq!((code, stdout.as_str()), (Some(0), "[0] 30%\n[0] end\n"));
     launch.finish()
@@ -466,14 +273,10 @@ fn a_line_that_takes_its_time_is_shown_as_far_as_it_is() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "printf 'Loading ... '; while [ ! -e over ]; do sleep 0.02; done; echo done";
     let mut running = launch.start(&["-n", "1"], script)?;
-    let mut lines = running.lines;
-    let (begun, lines) = in_time(move || {
-        let mut begun = [0; 16];
-        (lines.read_exact(&mut begun).map(|()| begun), lines)
-    })?;
-    assert_eq!(&begun?, b"[0] Loading ... ");
-    std::fs::write(launch.directory.join("over"), "")?;
-    running.lines = lines;
+    let mut begun = [0; 16];
+    running.lines.read_exact(&mut begun)?;
+    assert_eq!(&begun, b"[0] Loading ... ");
+    launch.touch("over")?;
     // Nobody else has printed since: the line goes on where it was.
     assert_eq!(running.end()?.1, "done\n");
 
@@ -484,9 +287,9 @@ fn a_line_that_takes_its_time_is_shown_as_far_as_it_is() -> anyhow::Result<()> {
     let mut running = launch.start(&["-n", "2"], script)?;
     let mut begun = [0; 16];
     running.lines.read_exact(&mut begun)?;
-    std::fs::write(launch.directory.join("begun"), "")?;
+    launch.touch("begun")?;
     assert_eq!(running.line()? + &running.line()?, "\n[1] other\n");
-    std::fs::write(launch.directory.join("end"), "")?;
+    launch.touch("end")?;
     assert_eq!(running.end()?.1, "[0] done\n");
     launch.finish()
 }
@@ -624,16 +427,13 @@ fn orphans_are_reaped_where_nobody_else_does_it() -> anyhow::Result<()> {
         &["-n", "1", "--grace", "0.2"],
         &["sh", "-c", LEAVES_A_CHILD],
     );
-    let child = Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    command
         .arg(launcher.get_program())
         .args(launcher.get_args())
-        .current_dir(&launch.directory)
-        .env(MARK, &launch.mark)
-        .env(NEGLIGENT_PARENT, "1")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let output = output_in_time(child)?;
+        .env(NEGLIGENT_PARENT, "1");
+    launch.set_up(&mut command);
+    let output = command.output()?;
     assert_eq!(sorted(&output.stdout), ["[0] done"], "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0));
     launch.finish()
@@ -646,10 +446,7 @@ fn the_first_process_of_a_container_ends() -> anyhow::Result<()> {
         command
             .args(["--pid", "--fork", "--kill-child", "--mount-proc", "--"])
             .arg(program.get_program())
-            .args(program.get_args())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .args(program.get_args());
         command
     };
     let possible = unshare(&Command::new("true")).output();
@@ -660,22 +457,21 @@ fn the_first_process_of_a_container_ends() -> anyhow::Result<()> {
         return Ok(());
     }
     let launch = Launch::new()?;
-    let run = |script: &str| {
+    let command = |script: &str| {
         let options = ["-n", "1", "--grace", "0.2"];
         let mut command = unshare(&launch.command(&options, &["sh", "-c", script]));
-        command.current_dir(&launch.directory);
-        command.env(MARK, &launch.mark).spawn()
+        launch.set_up(&mut command);
+        command
     };
-    let output = output_in_time(run(LEAVES_A_CHILD)?)?;
+    let output = command(LEAVES_A_CHILD).output()?;
     assert_eq!(sorted(&output.stdout), ["[0] done"], "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(0));
 
     // And it hears signals, although the system has no defaults for a first process.
-    let mut child =
-        run("trap 'exit 0' TERM; sleep 600 & echo ready; while :; do sleep 0.05; done")?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?);
-    lines.read_line(&mut String::new())?;
-    let parent = format!("PPid:\t{}\n", child.id());
+    let script = "trap 'exit 0' TERM; sleep 600 & echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::start(&mut command(script))?;
+    running.await_lines("ready", 1)?;
+    let parent = format!("PPid:\t{}\n", running.child.id());
     let is_first = |id: &String| {
         std::fs::read_to_string(format!("/proc/{id}/status"))
             .is_ok_and(|status| status.contains(&parent))
@@ -683,8 +479,8 @@ fn the_first_process_of_a_container_ends() -> anyhow::Result<()> {
     let first = launch.marked()?.into_iter().find(is_first);
     let first = first.and_then(|id| Pid::from_raw(id.parse().ok()?));
     kill_process(first.context("where is the launcher?")?, Signal::TERM)?;
-    let output = output_in_time(child)?;
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (code, _, stderr) = running.end()?;
+    assert_eq!(code, Some(0), "{stderr}");
     launch.finish()
 }
 
@@ -702,13 +498,13 @@ fn orphans_that_left_their_group_are_reaped() -> anyhow::Result<()> {
     let daemon = line.trim().trim_start_matches("[0] ").to_owned();
     let status = || std::fs::read_to_string(format!("/proc/{daemon}/status"));
     let adopted = format!("PPid:\t{}\n", running.child.id());
-    until(
+    eventually_blocking(
         "the launcher adopts it",
         || Ok(status()?.contains(&adopted)),
     )?;
-    std::fs::write(launch.directory.join("end"), "")?;
-    until("it is buried", || Ok(status().is_err()))?;
-    std::fs::write(launch.directory.join("over"), "")?;
+    launch.touch("end")?;
+    eventually_blocking("it is buried", || Ok(status().is_err()))?;
+    launch.touch("over")?;
     assert_eq!(running.end()?.0, Some(0));
     launch.finish()
 }
@@ -720,8 +516,7 @@ fn what_cannot_be_killed_is_left_behind() -> anyhow::Result<()> {
     let script = "(true & exec setsid sleep 600) & \
         while [ \"$(cut -d ' ' -f 5 /proc/$!/stat)\" != $! ]; do sleep 0.02; done; echo done";
     let options = ["-n", "1", "--grace", "0.2"];
-    let child = launch.command(&options, &["sh", "-c", script]).spawn()?;
-    let output = output_in_time(child)?;
+    let output = launch.sh(&options, script)?;
     assert_eq!(sorted(&output.stdout), ["[0] done"]);
     let text = stderr(&output);
     assert!(
@@ -740,10 +535,7 @@ fn children_die_with_a_launcher_that_is_killed() -> anyhow::Result<()> {
     running.await_lines("ready", 3)?;
     running.signal(Signal::KILL)?;
     running.end()?;
-    let end = Instant::now() + PATIENCE;
-    while !launch.marked()?.is_empty() && Instant::now() < end {
-        thread::sleep(Duration::from_millis(10));
-    }
+    eventually_blocking("the ranks are gone", || Ok(launch.marked()?.is_empty()))?;
     launch.finish()
 }
 
@@ -831,27 +623,28 @@ fn a_run_ends_when_told_to_although_nobody_reads_its_output() -> anyhow::Result<
     let launch = Launch::new()?;
     let script = "yes 'a line that nobody reads'";
     let options = ["-n", "2", "--grace", "0.2"];
-    let mut child = launch.command(&options, &["sh", "-c", script]).spawn()?;
-    let unread = child.stdout.take().context("no stdout")?;
-    // The launcher stands at a pipe that is full, and so do its ranks.
-    let mut before = 0;
-    until("the pipe is full", || {
-        thread::sleep(Duration::from_millis(200));
-        let now = rustix::io::ioctl_fionread(&unread)?;
-        Ok(now > 32 << 10 && std::mem::replace(&mut before, now) == now)
+    let Running { child, lines } = launch.start(&options, script)?;
+    // The launcher waits at a full pipe, and so do its ranks. A pipe can be full with fewer bytes
+    // than its size, so what shows it is that there are no more bytes in many looks.
+    let (mut before, mut unchanged) = (0, 0);
+    eventually_blocking("the pipe is full", || {
+        let now = rustix::io::ioctl_fionread(&lines.get_ref())?;
+        unchanged = if now == before { unchanged + 1 } else { 0 };
+        before = now;
+        Ok(now > 32 << 10 && unchanged == 40)
     })?;
     let pid = Pid::from_raw(i32::try_from(child.id())?).context("no process id")?;
     kill_process(pid, Signal::TERM)?;
-    let output = output_in_time(child)?;
+    let output = child.wait_with_output()?;
     assert_eq!(output.status.code(), Some(128 + 15), "{}", stderr(&output));
-    drop(unread);
+    drop(lines);
     launch.finish()
 }
 
 /// With a Python that only says how it was called; `python/tests/test_torch_launch.py` has a real one.
 fn programs_of_torch_are_started_on_farref() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let python = launch.directory.join("python3");
+    let python = launch.path("python3");
     std::fs::write(&python, "#!/bin/sh\necho $RANK of $WORLD_SIZE: \"$@\"")?;
     std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755))?;
     let program = ["./python3", "-u", "train.py", "--torch"];
@@ -866,8 +659,8 @@ fn programs_of_torch_are_started_on_farref() -> anyhow::Result<()> {
 
 fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    std::fs::write(launch.directory.join("plain"), "echo")?;
-    std::fs::create_dir(launch.directory.join("folder"))?;
+    std::fs::write(launch.path("plain"), "echo")?;
+    std::fs::create_dir(launch.path("folder"))?;
     for (program, expected) in [
         (
             "no-such-program",
@@ -887,7 +680,7 @@ fn a_missing_program_is_one_clear_line() -> anyhow::Result<()> {
         assert_eq!(output.status.code(), Some(1));
     }
 
-    let script = launch.directory.join("script");
+    let script = launch.path("script");
     std::fs::write(&script, "#!/no/such/interpreter")?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
     let output = launch.command(&["-n", "1"], &["./script"]).output()?;
@@ -947,7 +740,7 @@ fn on_two_nodes(launch: &Launch, place: &str, script: &str) -> anyhow::Result<(O
 
 fn two_launchers_make_one_group() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let place = format!("127.0.0.1:{}", free_port()?);
+    let place = free_place()?;
     let script = "echo $RANK $WORLD_SIZE $LOCAL_RANK $GROUP_RANK; \
         echo $MASTER_ADDR:$MASTER_PORT-$TORCHELASTIC_RUN_ID >&2";
     let (first, second) = on_two_nodes(&launch, &place, script)?;
@@ -965,7 +758,7 @@ fn two_launchers_make_one_group() -> anyhow::Result<()> {
 
 fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let place = format!("127.0.0.1:{}", free_port()?);
+    let place = free_place()?;
     let script = "[ $RANK = 3 ] && exit 6; exec sleep 600";
     let (first, second) = on_two_nodes(&launch, &place, script)?;
     for output in [first, second] {
@@ -982,7 +775,7 @@ fn a_failure_on_one_node_ends_the_run_on_all() -> anyhow::Result<()> {
 
 fn a_stop_of_one_node_is_a_stop_of_all_and_no_failure() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let place = format!("127.0.0.1:{}", free_port()?);
+    let place = free_place()?;
     let script = "for s in INT TERM; do trap \"echo got $s; : > end\" $s; done; echo ready; \
         while [ ! -e end ] || [ ! -e all ]; do sleep 0.02; done; exit 0";
     let start = |node| {
@@ -998,7 +791,7 @@ fn a_stop_of_one_node_is_a_stop_of_all_and_no_failure() -> anyhow::Result<()> {
     for node in &mut nodes {
         assert!(node.line()?.ends_with("got INT\n"));
     }
-    std::fs::write(launch.directory.join("all"), "")?;
+    launch.touch("all")?;
     let [first, second] = nodes.map(Running::end);
     for (ended, expected) in [
         (first?, "farref launch: stopped by SIGINT\n"),
@@ -1007,73 +800,6 @@ fn a_stop_of_one_node_is_a_stop_of_all_and_no_failure() -> anyhow::Result<()> {
         assert_eq!(ended, (Some(0), String::new(), expected.to_owned()));
     }
     launch.finish()
-}
-
-/// Stands between a node and the store, and can fall over.
-struct Relay {
-    port: u16,
-    listener: Option<thread::JoinHandle<()>>,
-    state: Arc<Mutex<RelayState>>,
-}
-
-#[derive(Default)]
-struct RelayState {
-    is_down: bool,
-    open: Vec<TcpStream>,
-}
-
-impl Relay {
-    fn start(port: u16, store: u16) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", port))?;
-        let port = listener.local_addr()?.port();
-        let state = Arc::<Mutex<RelayState>>::default();
-        let listening = Arc::clone(&state);
-        let listener = thread::spawn(move || {
-            for from in listener.incoming().map_while(Result::ok) {
-                let mut state = listening.lock().expect("no test thread panics with it");
-                if state.is_down {
-                    return;
-                }
-                // Nobody there yet: whoever came tries again.
-                let Ok(to) = TcpStream::connect(("127.0.0.1", store)) else {
-                    continue;
-                };
-                for (mut from, mut to) in [(&from, &to), (&to, &from)]
-                    .into_iter()
-                    .filter_map(|(from, to)| Some((from.try_clone().ok()?, to.try_clone().ok()?)))
-                {
-                    thread::spawn(move || {
-                        let _ = io::copy(&mut from, &mut to);
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                state.open.extend([from, to]);
-            }
-        });
-        let listener = Some(listener);
-        Ok(Self {
-            port,
-            listener,
-            state,
-        })
-    }
-
-    /// Cuts all connections and takes no more.
-    fn fall_over(&mut self) -> anyhow::Result<()> {
-        {
-            let mut state = self.state.lock().expect("no test thread panics with it");
-            state.is_down = true;
-            for stream in state.open.drain(..) {
-                let _ = stream.shutdown(Shutdown::Both);
-            }
-        }
-        // It looks whether it is down when somebody comes.
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-        if let Some(listener) = self.listener.take() {
-            listener.join().ok().context("the relay panicked")?;
-        }
-        Ok(())
-    }
 }
 
 /// Reads until a line contains `text`.
@@ -1091,7 +817,9 @@ fn await_line(lines: &mut BufReader<ChildStderr>, text: &str) -> anyhow::Result<
 fn a_node_whose_ranks_are_well_goes_on_without_the_store() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let store = free_port()?;
-    let mut relay = Relay::start(0, store)?;
+    // Between a node and the store.
+    let proxy = Proxy::new()?;
+    let relay = proxy.add(([127, 0, 0, 1], store).into())?;
     let script = "echo ready; while [ ! -e over ]; do sleep 0.02; done; exit 0";
     let start = |node, port: u16| {
         let place = format!("127.0.0.1:{port}");
@@ -1099,24 +827,19 @@ fn a_node_whose_ranks_are_well_goes_on_without_the_store() -> anyhow::Result<()>
         launch.start(&[&options[..], &["--node-rank", node]].concat(), script)
     };
     let mut first = start("0", store)?;
-    let mut second = start("1", relay.port)?;
+    let mut second = start("1", relay.port())?;
     first.await_lines("ready", 1)?;
     second.await_lines("ready", 1)?;
     let errors = second.child.stderr.take().context("no stderr")?;
     let mut errors = BufReader::new(errors);
 
-    relay.fall_over()?;
+    proxy.go_down();
     await_line(&mut errors, "node 0 cannot be reached")?;
-    let port = relay.port;
-    let mut again = None;
-    until("the port is free", || {
-        again = Relay::start(port, store).ok();
-        Ok(again.is_some())
-    })?;
+    proxy.pass();
     await_line(&mut errors, "node 0 is there again")?;
 
     // And node 0 still learns that all is well.
-    std::fs::write(launch.directory.join("over"), "")?;
+    launch.touch("over")?;
     let (second, first) = (second.end()?, first.end()?);
     assert_eq!(second, (Some(0), String::new(), String::new()));
     assert_eq!(first, (Some(0), String::new(), String::new()));
@@ -1139,22 +862,22 @@ async fn be_rank() -> anyhow::Result<()> {
     let me = Worker::from_env().join().await?;
     if std::env::var(RANK_PROGRAM).is_ok_and(|role| role == "watched") {
         println!("all are here");
-        while !std::path::Path::new("over").exists() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let over = std::path::Path::new("over");
+        eventually("the test is over", || over.exists()).await?;
     }
     if me.name() == "trainer" {
         let store_host = me.peer("ps")?;
         ensure!(life::on(&store_host).await? == "0");
         ensure!(crash::on(&store_host).await.is_err());
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let ps = me.wait_for_peer("ps", PATIENCE).await?;
-            match life::on(&ps).await {
-                Ok(life) => break ensure!(life == "1"),
-                Err(error) => ensure!(Instant::now() < end, "it does not come back: {error}"),
-            }
-        }
+        eventually_async("it comes back", async || {
+            let ps = me.wait_for_peer("ps", TEST_TIMEOUT).await?;
+            let Ok(life) = life::on(&ps).await else {
+                return Ok(false);
+            };
+            ensure!(life == "1");
+            Ok(true)
+        })
+        .await?;
         println!("it is back");
     }
     Ok(me.shutdown().await?)
@@ -1162,11 +885,9 @@ async fn be_rank() -> anyhow::Result<()> {
 
 fn rank_0_of_farref_crashes_and_comes_back_to_its_group() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let myself = std::env::current_exe()?;
-    let myself = myself.to_str().context("a path that is no text")?;
     let options = ["--names", "ps,trainer", "--restarts", "1"];
     let output = launch
-        .command(&options, &[myself])
+        .command(&options, &[&myself()?])
         .env(RANK_PROGRAM, "1")
         .output()?;
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), stderr(&output));

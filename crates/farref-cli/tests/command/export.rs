@@ -3,18 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use farref::{Misuse, StoreServer, Worker};
+use farref_testkit::{eventually_async, within};
+use libtest_mimic::Trial;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 
-/// How long something may take that should not take long.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::asynchronous,
+        prometheus_is_told_of_each_worker_and_each_function,
+        a_collector_gets_spans_that_belong_together_and_metrics,
+        without_a_collector_the_page_is_served_all_the_same,
+    ]
+}
 
 #[farref::remote(name = "export::outer")]
 async fn outer() -> farref::Result<()> {
@@ -128,7 +135,6 @@ async fn receive(stream: TcpStream) -> anyhow::Result<(String, Value)> {
     Ok((path, serde_json::from_slice(&body)?))
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn prometheus_is_told_of_each_worker_and_each_function() -> anyhow::Result<()> {
     let group = Group::start().await?;
     for _ in 0..5 {
@@ -137,15 +143,12 @@ async fn prometheus_is_told_of_each_worker_and_each_function() -> anyhow::Result
     let key = "a-key-of-sixteen-or-more";
     let (_process, url) = dashboard(&group.place, &["--key", key]).await?;
     ensure!(url.ends_with(&format!("/{key}/")), "{url}");
-    let began = Instant::now();
-    let answer = loop {
-        let answer = get(&url, "metrics").await?;
-        if answer.contains("export::outer") {
-            break answer;
-        }
-        ensure!(began.elapsed() < PATIENCE, "never: {answer}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    };
+    let mut answer = String::new();
+    eventually_async("the function is in the metrics", async || {
+        answer = get(&url, "metrics").await?;
+        Ok(answer.contains("export::outer"))
+    })
+    .await?;
     assert!(
         answer.contains("Content-Type: text/plain; version=0.0.4"),
         "{answer}"
@@ -167,7 +170,6 @@ async fn prometheus_is_told_of_each_worker_and_each_function() -> anyhow::Result
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_collector_gets_spans_that_belong_together_and_metrics() -> anyhow::Result<()> {
     let group = Group::start().await?;
     let (address, mut received) = collector().await?;
@@ -175,12 +177,12 @@ async fn a_collector_gets_spans_that_belong_together_and_metrics() -> anyhow::Re
     let peer = group.workers[0].peer("b")?;
     let mut spans: BTreeMap<String, Value> = BTreeMap::new();
     let mut metrics = None;
-    let began = Instant::now();
     let nested = loop {
-        ensure!(began.elapsed() < PATIENCE, "never: {spans:?}");
         outer::on(&peer).await?;
-        let next = tokio::time::timeout(Duration::from_millis(100), received.recv()).await;
-        match next.ok().flatten() {
+        // The dashboard sends metrics again and again, also when there are no new calls.
+        let next = within("the collector", received.recv()).await;
+        let next = next.with_context(|| format!("{metrics:?}, {spans:?}"))?;
+        match next {
             Some((path, message)) if path == "/v1/traces" => {
                 for resource in message["resourceSpans"].as_array().context("no spans")? {
                     let worker = &resource["resource"]["attributes"][1]["value"]["stringValue"];
@@ -228,14 +230,13 @@ async fn a_collector_gets_spans_that_belong_together_and_metrics() -> anyhow::Re
 }
 
 /// A collector that is not there holds nobody up.
-#[tokio::test(flavor = "multi_thread")]
 async fn without_a_collector_the_page_is_served_all_the_same() -> anyhow::Result<()> {
     let group = Group::start().await?;
     let (_process, url) = dashboard(&group.place, &["--otlp", "http://127.0.0.1:9"]).await?;
-    let began = Instant::now();
-    while !get(&url, "data?view=workers").await?.contains("\"alive\"") {
-        ensure!(began.elapsed() < PATIENCE, "nothing is shown");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually_async("the workers are shown", async || {
+        let shown = get(&url, "data?view=workers").await?;
+        Ok(shown.contains("\"alive\""))
+    })
+    .await?;
     group.finish().await
 }

@@ -1,12 +1,28 @@
 //! `farref inspect` and `farref top` as processes of their own, looking at workers of this one.
 
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use farref::{RRef, StoreServer, Worker, WorkerBuilder};
+use farref_testkit::eventually_async;
+use libtest_mimic::Trial;
 use serde_json::Value;
 use tokio::sync::Mutex;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::asynchronous,
+        the_tables_show_workers_calls_and_references_in_80_columns,
+        a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for,
+        names_are_shown_with_their_version_and_type,
+        a_filter_tells_who_keeps_a_value_alive_and_since_which_line,
+        json_has_the_documented_fields,
+        only_who_has_the_token_sees_anything_and_nobody_sees_the_token,
+        what_cannot_be_looked_at_is_one_clear_line,
+        a_worker_that_died_is_told_apart_from_those_that_live,
+        top_without_a_terminal_says_what_to_use_instead,
+    ]
+}
 
 /// Runs the command, with no token but the one given, 80 columns wide.
 async fn farref(arguments: &[&str], token: Option<&str>) -> anyhow::Result<Seen> {
@@ -119,23 +135,17 @@ async fn wait() {
     drop(GATE.lock().await);
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn the_tables_show_workers_calls_and_references_in_80_columns() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let text = shared(&group).await?;
     let closed = GATE.lock().await;
     let waiting = wait::on(&group.user.peer("owner")?).start();
-    // Until it is taken up.
     let there = group.user.peer("owner")?;
-    while there
-        .snapshot()
-        .await?
-        .running
-        .iter()
-        .all(|call| !call.function.contains("gate"))
-    {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually_async("the call runs", async || {
+        let running = there.snapshot().await?.running;
+        Ok(running.iter().any(|call| call.function.contains("gate")))
+    })
+    .await?;
 
     let address = group.place.clone();
     let seen = farref(&["inspect", &address], None).await?.text()?;
@@ -149,7 +159,7 @@ async fn the_tables_show_workers_calls_and_references_in_80_columns() -> anyhow:
     ] {
         assert!(seen.contains(expected), "{expected} is not in\n{seen}");
     }
-    let line = "tests/inspect.rs:";
+    let line = "command/inspect.rs:";
     let reference = seen
         .lines()
         .find(|row| row.contains(line))
@@ -197,7 +207,6 @@ impl Shelf {
     pub(crate) async fn look(&self) {}
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let held = HELD.lock().await;
@@ -206,15 +215,11 @@ async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyh
     let keep = shelf.keep().start();
     let look = shelf.look().start();
     // Until it stands in the queue behind the other one.
-    while there
-        .snapshot()
-        .await?
-        .waiting
-        .iter()
-        .all(|call| call.used_by.is_empty())
-    {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually_async("the call waits", async || {
+        let waiting = there.snapshot().await?.waiting;
+        Ok(waiting.iter().any(|call| !call.used_by.is_empty()))
+    })
+    .await?;
 
     let seen = farref(&["inspect", &group.place], None).await?.text()?;
     assert_fits(&seen);
@@ -246,7 +251,6 @@ async fn a_call_that_waits_for_a_value_is_shown_with_what_it_waits_for() -> anyh
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn names_are_shown_with_their_version_and_type() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let seen = farref(&["inspect", &group.place], None).await?.text()?;
@@ -279,7 +283,6 @@ async fn names_are_shown_with_their_version_and_type() -> anyhow::Result<()> {
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_filter_tells_who_keeps_a_value_alive_and_since_which_line() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let text = shared(&group).await?;
@@ -288,7 +291,7 @@ async fn a_filter_tells_who_keeps_a_value_alive_and_since_which_line() -> anyhow
     let short = id.split('#').next().context("an empty id")?.to_owned();
     let here = group.owner.rref(7_u64)?;
 
-    for filter in [&*id, "string", "tests/inspect.rs", "user"] {
+    for filter in [&*id, "string", "command/inspect.rs", "user"] {
         let seen = farref(&["inspect", &group.place, "--filter", filter], None).await?;
         let seen = seen.text()?;
         assert_fits(&seen);
@@ -312,7 +315,6 @@ async fn a_filter_tells_who_keeps_a_value_alive_and_since_which_line() -> anyhow
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn json_has_the_documented_fields() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder).await?;
     let text = shared(&group).await?;
@@ -362,7 +364,6 @@ async fn json_has_the_documented_fields() -> anyhow::Result<()> {
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn only_who_has_the_token_sees_anything_and_nobody_sees_the_token() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder.token("only-we-know")).await?;
     let seen = farref(&["inspect", &group.place], Some("only-we-know")).await?;
@@ -391,7 +392,6 @@ async fn only_who_has_the_token_sees_anything_and_nobody_sees_the_token() -> any
     group.finish().await
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_looked_at_is_one_clear_line() -> anyhow::Result<()> {
     let error = farref(&["inspect", "127.0.0.1:9"], None).await?.failure()?;
     assert!(
@@ -408,7 +408,6 @@ async fn what_cannot_be_looked_at_is_one_clear_line() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_died_is_told_apart_from_those_that_live() -> anyhow::Result<()> {
     let group = Group::start(|builder| builder.fail_on_leaks(false)).await?;
     group.user.crash().await;
@@ -432,7 +431,6 @@ async fn a_worker_that_died_is_told_apart_from_those_that_live() -> anyhow::Resu
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
 async fn top_without_a_terminal_says_what_to_use_instead() -> anyhow::Result<()> {
     for arguments in [&["top", "127.0.0.1:9"][..], &["top", "--demo"]] {
         let error = farref(arguments, None).await?.failure()?;

@@ -2,11 +2,13 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use farref::context::{ContextId, ContextScope, Extension};
 use farref::{Peer, RRef, StoreServer, Worker};
+use tokio::sync::Barrier;
 
 /// Tells this program that it is a worker, and which.
 const RANK: &str = "FARREF_DASHBOARD_TEST_RANK";
@@ -19,7 +21,7 @@ pub(crate) const EVIL: &str =
     "evil::<script>window.harmed=true</script><img/src=x/onerror='window.harmed=true'>";
 
 /// The line of this file that leaks.
-pub(crate) const LEAK: &str = "tests/dashboard/group.rs";
+pub(crate) const LEAK: &str = "command/dashboard/group.rs";
 
 /// Runs as a worker, if this process was started as one.
 pub(crate) fn work_if_told() -> Option<anyhow::Result<()>> {
@@ -110,8 +112,9 @@ impl Chest {
         reason = "it has the value to itself"
     )]
     pub(crate) async fn swap_with(&mut self, other: RRef<Self>) -> farref::Result<()> {
-        // Both are inside of their own before they ask for the other's.
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        // Both use their own value before they ask for the other's.
+        let me = Worker::current().ok_or(farref::Misuse::NoWorker)?;
+        meet::on(&me.peer("conductor")?).await?;
         other.hold().await
     }
 
@@ -124,6 +127,13 @@ impl Chest {
     }
 
     pub(crate) async fn look(&self) {}
+}
+
+/// Returns once it has been called twice.
+#[farref::remote(name = "shop::meet")]
+async fn meet() {
+    static BOTH: LazyLock<Barrier> = LazyLock::new(|| Barrier::new(2));
+    BOTH.wait().await;
 }
 
 #[farref::remote(name = "shop::relay")]

@@ -11,48 +11,44 @@ mod large;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, ensure};
-use libtest_mimic::{Arguments, Failed, Trial};
+use farref_testkit::{Requirement, eventually_async, run_test};
+use libtest_mimic::Trial;
 use serde_json::Value;
 
-use browser::{Browser, PATIENCE, http};
+use browser::{Browser, http};
 use group::{EVIL, Group, LEAK, TOKEN};
 
-/// Makes a test of each function, under its own name.
-macro_rules! trials {
-    ($($test:ident,)*) => {
-        vec![$(Trial::test(stringify!($test), || {
-            // One browser at a time: they need much.
-            let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if !browser::is_there() {
-                eprintln!("{}: left out, because there is no chromium or no chromedriver", stringify!($test));
-                return Ok(());
-            }
-            let runtime = tokio::runtime::Runtime::new()?;
-            runtime.block_on($test()).map_err(|error| Failed::from(format!("{error:?}")))
-        })),*]
-    };
-}
+pub(crate) use group::work_if_told;
 
-static TURN: Mutex<()> = Mutex::new(());
-
-fn main() -> anyhow::Result<()> {
-    if let Some(worked) = group::work_if_told() {
-        return worked;
-    }
-    let trials = trials![
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        in_browser,
         every_view_shows_what_is_there_and_a_worker_that_is_killed,
         the_page_is_for_nobody_else,
         a_group_that_is_gone_is_said_to_be,
         two_hundred_workers_are_drawn_and_can_be_used,
         the_tabs_can_be_reached_by_keys,
         nothing_is_rebuilt_under_the_hand,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+    ]
 }
+
+/// Runs a test if there is a browser. One runs at a time, because a browser needs much memory.
+fn in_browser<F: Future<Output = anyhow::Result<()>>>(test: fn() -> F) -> anyhow::Result<()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    match CHROMIUM.is_met(browser::missing().as_deref())? {
+        true => run_test(test()),
+        false => Ok(()),
+    }
+}
+
+const CHROMIUM: Requirement = Requirement {
+    needed: "Chromium (Debian: chromium, chromium-driver)",
+    variable: "FARREF_REQUIRE_CHROMIUM",
+};
 
 /// The command, serving a page.
 struct Dashboard {
@@ -371,16 +367,11 @@ async fn the_tabs_can_be_reached_by_keys() -> anyhow::Result<()> {
     })?;
     let focused = browser.run("return document.activeElement.id", Value::Null)?;
     assert_eq!(focused, "tab-references");
-    let began = Instant::now();
-    while browser.run(
-        "return document.querySelectorAll('[role=tab][aria-selected=true]').length",
-        Value::Null,
-    )? != 1
-    {
-        ensure!(began.elapsed() < PATIENCE, "not one tab is selected");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+    let selected = "[role=tab][aria-selected=true]";
+    eventually_async("one tab is selected", async || {
+        Ok(browser.count(selected)? == 1)
+    })
+    .await
 }
 
 async fn nothing_is_rebuilt_under_the_hand() -> anyhow::Result<()> {

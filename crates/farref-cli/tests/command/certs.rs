@@ -5,27 +5,44 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, ensure};
+use farref_testkit::Scratch;
+use libtest_mimic::Trial;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-/// A folder of a test's own, which goes with it.
-struct Folder(PathBuf);
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::blocking,
+        an_authority_is_made_once_and_its_key_is_for_nobody_else,
+        a_worker_gets_a_key_of_its_own_and_a_certificate_with_its_name,
+        one_certificate_can_be_for_several_workers_or_for_any,
+        an_observer_can_dial_and_cannot_answer,
+        an_authority_vouches_for_its_own_only,
+        certificates_count_at_once_also_where_clocks_are_behind,
+        a_certificate_ends_when_its_authority_does_at_the_latest,
+        what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key,
+        only_what_the_bearer_had_before_is_replaced,
+        who_reads_a_pair_while_it_is_replaced_reads_whole_files_and_has_a_pair_at_the_end,
+        a_pair_that_was_left_half_replaced_is_whole_after_the_next_issue,
+        what_is_wrong_is_said_in_one_line_that_says_what_to_do,
+        a_command_line_without_a_bearer_or_with_two_is_wrong,
+        show_says_whose_a_certificate_is,
+    ]
+}
+
+/// A test's own folder, which is removed with it.
+struct Folder(Scratch);
 
 impl Folder {
     fn new() -> anyhow::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path =
-            std::env::temp_dir().join(format!("farref-certs-{}-{count}", std::process::id()));
-        std::fs::create_dir(&path)?;
-        Ok(Self(path))
+        Ok(Self(Scratch::new()?))
     }
 
     /// One with an authority in its folder `ca`.
@@ -36,7 +53,7 @@ impl Folder {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.0.path().join(name)
     }
 
     fn text(&self, name: &str) -> anyhow::Result<String> {
@@ -52,7 +69,7 @@ impl Folder {
         command
             .arg("certs")
             .args(arguments.split(' '))
-            .current_dir(&self.0)
+            .current_dir(self.0.path())
             .stdin(Stdio::null());
         command
     }
@@ -148,13 +165,6 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
 fn an_authority_is_made_once_and_its_key_is_for_nobody_else() -> anyhow::Result<()> {
     let folder = Folder::new()?;
     let said = folder.certs("init ca --days 30 --name mine")?;
@@ -191,7 +201,6 @@ fn an_authority_is_made_once_and_its_key_is_for_nobody_else() -> anyhow::Result<
     Ok(())
 }
 
-#[test]
 fn a_worker_gets_a_key_of_its_own_and_a_certificate_with_its_name() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     let said = folder.certs("issue ca --worker worker0 --worker ps:1")?;
@@ -212,7 +221,6 @@ fn a_worker_gets_a_key_of_its_own_and_a_certificate_with_its_name() -> anyhow::R
     Ok(())
 }
 
-#[test]
 fn one_certificate_can_be_for_several_workers_or_for_any() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --worker b --worker a --worker b --as host0")?;
@@ -224,7 +232,6 @@ fn one_certificate_can_be_for_several_workers_or_for_any() -> anyhow::Result<()>
     Ok(())
 }
 
-#[test]
 fn an_observer_can_dial_and_cannot_answer() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --observer")?;
@@ -242,7 +249,6 @@ fn an_observer_can_dial_and_cannot_answer() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
 fn an_authority_vouches_for_its_own_only() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     // The same name, and another key.
@@ -253,7 +259,6 @@ fn an_authority_vouches_for_its_own_only() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
 fn certificates_count_at_once_also_where_clocks_are_behind() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --worker a")?;
@@ -267,7 +272,6 @@ fn certificates_count_at_once_also_where_clocks_are_behind() -> anyhow::Result<(
     Ok(())
 }
 
-#[test]
 fn a_certificate_ends_when_its_authority_does_at_the_latest() -> anyhow::Result<()> {
     let folder = Folder::new()?;
     folder.certs("init ca --days 3")?;
@@ -288,7 +292,6 @@ fn a_certificate_ends_when_its_authority_does_at_the_latest() -> anyhow::Result<
     Ok(())
 }
 
-#[test]
 fn what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key()
 -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
@@ -321,7 +324,6 @@ fn what_is_handed_out_comes_with_the_authority_s_certificate_and_without_its_key
     Ok(())
 }
 
-#[test]
 fn only_what_the_bearer_had_before_is_replaced() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --observer")?;
@@ -356,7 +358,6 @@ fn only_what_the_bearer_had_before_is_replaced() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[test]
 fn who_reads_a_pair_while_it_is_replaced_reads_whole_files_and_has_a_pair_at_the_end()
 -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
@@ -395,7 +396,6 @@ fn who_reads_a_pair_while_it_is_replaced_reads_whole_files_and_has_a_pair_at_the
     Ok(())
 }
 
-#[test]
 fn a_pair_that_was_left_half_replaced_is_whole_after_the_next_issue() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("issue ca --worker a")?;
@@ -420,7 +420,6 @@ fn foreign(
     folder.write(&format!("{name}/ca-key.pem"), &key.serialize_pem())
 }
 
-#[test]
 fn what_is_wrong_is_said_in_one_line_that_says_what_to_do() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     folder.certs("init other")?;
@@ -506,7 +505,6 @@ fn what_is_wrong_is_said_in_one_line_that_says_what_to_do() -> anyhow::Result<()
     Ok(())
 }
 
-#[test]
 fn a_command_line_without_a_bearer_or_with_two_is_wrong() -> anyhow::Result<()> {
     let folder = Folder::with_authority()?;
     for arguments in [
@@ -523,7 +521,6 @@ fn a_command_line_without_a_bearer_or_with_two_is_wrong() -> anyhow::Result<()> 
     Ok(())
 }
 
-#[test]
 fn show_says_whose_a_certificate_is() -> anyhow::Result<()> {
     let folder = Folder::new()?;
     folder.certs("init ca --name mine")?;

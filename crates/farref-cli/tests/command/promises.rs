@@ -5,6 +5,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use libtest_mimic::Trial;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::blocking,
+        every_promise_has_one_row_and_every_row_is_of_a_promise,
+        every_row_names_tests_or_says_that_there_is_none,
+        every_test_that_is_named_is_there,
+        every_planted_fault_that_is_named_is_there,
+    ]
+}
+
 /// Where the table begins. It ends with the next heading of that kind.
 const HEADING: &str = "## Every promise, and what fails without it\n";
 
@@ -81,8 +93,7 @@ fn has_test(source: &str, name: &str) -> bool {
     is_function || source.contains(&format!("\"{name}\""))
 }
 
-#[test]
-fn every_promise_has_one_row_and_every_row_is_of_a_promise() {
+fn every_promise_has_one_row_and_every_row_is_of_a_promise() -> anyhow::Result<()> {
     let section = section();
     let promises = promises();
     assert!(promises.len() > 40, "{promises:?}");
@@ -91,10 +102,10 @@ fn every_promise_has_one_row_and_every_row_is_of_a_promise() {
     rows.sort_unstable();
     promises.sort_unstable();
     assert_eq!(rows, promises);
+    Ok(())
 }
 
-#[test]
-fn every_row_names_tests_or_says_that_there_is_none() {
+fn every_row_names_tests_or_says_that_there_is_none() -> anyhow::Result<()> {
     let section = section();
     for [promise, _, cell, _] in rows(&section) {
         let named = tests(cell).count();
@@ -102,10 +113,10 @@ fn every_row_names_tests_or_says_that_there_is_none() {
         assert_eq!(named, quoted, "{promise}: not all of it names a test");
         assert_eq!(named == 0, cell.starts_with("no test"), "{promise}: {cell}");
     }
+    Ok(())
 }
 
-#[test]
-fn every_test_that_is_named_is_there() {
+fn every_test_that_is_named_is_there() -> anyhow::Result<()> {
     let section = section();
     let mut missing = Vec::new();
     let named: BTreeSet<_> = tests(&section).collect();
@@ -118,10 +129,10 @@ fn every_test_that_is_named_is_there() {
         }
     }
     assert!(missing.is_empty(), "{missing:#?}");
+    Ok(())
 }
 
-#[test]
-fn every_planted_fault_that_is_named_is_there() {
+fn every_planted_fault_that_is_named_is_there() -> anyhow::Result<()> {
     let section = section();
     let lists = FAULTS.map(|path| file(path).expect("there is such a list"));
     let is_there = |fault: &str| {
@@ -133,4 +144,5 @@ fn every_planted_fault_that_is_named_is_there() {
             assert!(is_there(fault), "{promise}: no fault {fault}");
         }
     }
+    Ok(())
 }

@@ -1,30 +1,27 @@
 //! A real browser: headless Chromium, driven over WebDriver.
 
-use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use farref_testkit::{Scratch, TEST_TIMEOUT, eventually_blocking};
 use serde_json::{Value, json};
 
-/// How long something may take that should not take long, on a machine that has other things to do.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Time between two looks at a page, because the browser has to lay it out for each.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Whether there is a browser; one that has to be there is taken for granted.
-pub(crate) fn is_there() -> bool {
+/// What is missing for a browser, if anything is.
+pub(crate) fn missing() -> Option<String> {
     let runs = |program: &str| {
-        let mut command = Command::new(program);
-        command
-            .arg("--version")
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
+        let version = Command::new(program).arg("--version").output();
+        version.is_ok_and(|version| version.status.success())
     };
-    std::env::var_os("FARREF_REQUIRE_CHROMIUM").is_some()
-        || runs("chromium") && runs("chromedriver")
+    let missing = ["chromium", "chromedriver"]
+        .into_iter()
+        .find(|program| !runs(program));
+    missing.map(|program| format!("no {program}"))
 }
 
 /// The port that chromedriver says it has taken. What it says after that is read too, so that it can say it.
@@ -47,7 +44,7 @@ pub(crate) struct Browser {
     driver: Child,
     port: u16,
     session: String,
-    profile: PathBuf,
+    profile: Scratch,
 }
 
 impl Browser {
@@ -59,16 +56,15 @@ impl Browser {
             .spawn()
             .context("chromedriver is missing: apt-get install chromium chromium-driver")?;
         let port = port_of(&mut driver)?;
-        let profile =
-            std::env::temp_dir().join(format!("farref-dashboard-{}-{port}", std::process::id()));
-        fs::create_dir_all(&profile)?;
         let mut browser = Self {
             driver,
             port,
             session: String::new(),
-            profile,
+            profile: Scratch::new()?,
         };
-        browser.wait_for_driver()?;
+        eventually_blocking("chromedriver listens", || {
+            Ok(browser.send("GET", "/status", None).is_ok())
+        })?;
         let flags = [
             "--headless",
             "--no-sandbox",
@@ -80,7 +76,7 @@ impl Browser {
             "--disable-component-update",
             "--disable-sync",
             "--window-size=1280,900",
-            &format!("--user-data-dir={}", browser.profile.display()),
+            &format!("--user-data-dir={}", browser.profile.path().display()),
         ]
         .map(str::to_owned);
         let wanted = json!({"capabilities": {"alwaysMatch": {
@@ -91,15 +87,6 @@ impl Browser {
         let id = session["sessionId"].as_str().context("no session")?;
         browser.session = format!("/session/{id}");
         Ok(browser)
-    }
-
-    fn wait_for_driver(&self) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while self.send("GET", "/status", None).is_err() {
-            ensure!(began.elapsed() < PATIENCE, "chromedriver does not listen");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(())
     }
 
     pub(crate) fn open(&self, url: &str) -> anyhow::Result<()> {
@@ -166,18 +153,17 @@ impl Browser {
         what: &str,
         mut is_so: impl FnMut(&str) -> bool,
     ) -> anyhow::Result<String> {
-        let began = Instant::now();
-        loop {
-            let text = self.text(selector)?;
-            if is_so(&text) {
-                return Ok(text);
+        let mut text = String::new();
+        let awaited = eventually_blocking(what, || {
+            text = self.text(selector)?;
+            let is_so = is_so(&text);
+            if !is_so {
+                std::thread::sleep(POLL_INTERVAL);
             }
-            ensure!(
-                began.elapsed() < PATIENCE,
-                "never: {what}. There is:\n{text}"
-            );
-            std::thread::sleep(Duration::from_millis(100));
-        }
+            Ok(is_so)
+        });
+        awaited.with_context(|| format!("there is:\n{text}"))?;
+        Ok(text)
     }
 
     /// What the page has complained of: everything but what is only told.
@@ -238,7 +224,6 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        let _ = fs::remove_dir_all(&self.profile);
     }
 }
 
@@ -250,7 +235,7 @@ pub(crate) fn http(
     body: &str,
 ) -> anyhow::Result<(u16, Vec<u8>)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n\

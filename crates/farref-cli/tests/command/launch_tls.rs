@@ -2,44 +2,34 @@
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::{Command, Output};
 
 use anyhow::{Context as _, ensure};
 use farref::Worker;
-use libtest_mimic::{Arguments, Failed, Trial};
+use farref_testkit::{eventually, eventually_blocking};
+use libtest_mimic::Trial;
 use rcgen::KeyPair;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 
-/// How long something may take that should not take long.
-const PATIENCE: Duration = Duration::from_secs(60);
-const VARIABLES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
+use crate::launching::{Launch, Running, TLS_VARIABLES, myself};
 
 /// Tells this program that it is started as a rank of farref, and what it is to do.
 const RANK_PROGRAM: &str = "FARREF_LAUNCH_TLS_TEST_RANK";
 
-/// Makes a test of each function, under its own name.
-macro_rules! trials {
-    ($($(#[$meta:meta])* $test:ident,)*) => {
-        vec![$($(#[$meta])* Trial::test(stringify!($test), || {
-            $test().map_err(|error| Failed::from(format!("{error:?}")))
-        })),*]
-    };
+/// Does what the environment tells, if it does.
+pub(crate) fn work_if_told() -> Option<anyhow::Result<()>> {
+    let role = std::env::var(RANK_PROGRAM).ok()?;
+    Some(be_rank(&role))
 }
 
-fn main() -> anyhow::Result<()> {
-    if let Ok(role) = std::env::var(RANK_PROGRAM) {
-        return be_rank(&role);
-    }
-    let trials = trials![
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::trials![
+        crate::blocking,
         every_rank_gets_a_key_of_its_own_and_a_certificate_for_its_name,
         ranks_with_the_names_of_other_files_get_theirs,
         a_program_that_chooses_its_names_gets_a_certificate_for_any,
@@ -53,76 +43,31 @@ fn main() -> anyhow::Result<()> {
         who_has_certificates_already_keeps_them,
         ranks_talk_over_tls_and_who_started_them_can_look_on,
         a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_any,
-    ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    ]
 }
 
-/// Launches in a directory of their own, where the launcher also keeps what it makes.
-struct Launch {
-    directory: PathBuf,
-}
-
+/// What launchers keep in their folder.
 impl Launch {
-    fn new() -> anyhow::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("farref-launch-tls-{}-{count}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
-        std::fs::create_dir(&directory)?;
-        Ok(Self { directory })
-    }
-
-    fn command(&self, options: &[&str], program: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
-        for variable in VARIABLES {
-            command.env_remove(variable);
-        }
-        command
-            .arg("launch")
-            .args(options)
-            .arg("--")
-            .args(program)
-            .current_dir(&self.directory)
-            .env("XDG_RUNTIME_DIR", &self.directory)
-            .env_remove("FARREF_TOKEN")
-            .env("OMP_NUM_THREADS", "1")
-            .env("RAYON_NUM_THREADS", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    /// Runs a script in every rank until the launcher ends well.
-    fn sh(&self, options: &[&str], script: &str) -> anyhow::Result<String> {
-        let output = self.command(options, &["sh", "-c", script]).output()?;
+    /// The output of a script in every rank, when all have ended well.
+    fn said(&self, options: &[&str], script: &str) -> anyhow::Result<String> {
+        let output = self.sh(options, script)?;
         ensure!(output.status.success(), "{output:?}");
         ensure!(output.stderr.is_empty(), "{output:?}");
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    fn start(
-        &self,
-        options: &[&str],
-        script: &str,
-    ) -> anyhow::Result<(Child, BufReader<ChildStdout>)> {
-        let mut child = self.command(options, &["sh", "-c", script]).spawn()?;
-        let stdout = child.stdout.take().context("no stdout")?;
-        Ok((child, BufReader::new(stdout)))
-    }
-
     /// Has every rank copy its files: `0.pem`, `0.key`, `0.ca`, ..
     fn copies(&self, options: &[&str]) -> anyhow::Result<()> {
         let copy = "cp $FARREF_TLS_CERT $RANK.pem; cp $FARREF_TLS_KEY $RANK.key; cp $FARREF_TLS_CA $RANK.ca";
-        self.sh(options, copy).map(drop)
+        self.said(options, copy).map(drop)
     }
 
     fn text(&self, name: &str) -> anyhow::Result<String> {
-        std::fs::read_to_string(self.directory.join(name)).with_context(|| name.to_owned())
+        std::fs::read_to_string(self.path(name)).with_context(|| name.to_owned())
     }
 
     fn certificate(&self, name: &str) -> anyhow::Result<CertificateDer<'static>> {
-        let path = self.directory.join(name);
+        let path = self.path(name);
         CertificateDer::from_pem_file(path).with_context(|| name.to_owned())
     }
 
@@ -145,20 +90,14 @@ impl Launch {
 
     /// What is in the directory where the launcher keeps things.
     fn kept(&self) -> anyhow::Result<BTreeSet<String>> {
-        names(&self.directory.join("farref"))
+        names(&self.path("farref"))
     }
 
-    /// Asserts that no launcher has left anything.
-    fn finish(self) -> anyhow::Result<()> {
+    /// Asserts that no launcher has left a process or a file.
+    fn finish_without_files(self) -> anyhow::Result<()> {
         let kept = self.kept()?;
         ensure!(kept.is_empty(), "something is left: {kept:?}");
-        Ok(())
-    }
-}
-
-impl Drop for Launch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
+        self.finish()
     }
 }
 
@@ -167,53 +106,6 @@ fn names(directory: &Path) -> anyhow::Result<BTreeSet<String>> {
     entries
         .map(|entry| Ok(entry?.file_name().display().to_string()))
         .collect()
-}
-
-/// Ends a launcher, however a test ends.
-struct Ended(Child);
-
-impl Ended {
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.0.id())?).context("no process id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-}
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// Reads lines until all of so many ranks have said this; returns what they said.
-fn await_lines(
-    lines: &mut BufReader<ChildStdout>,
-    text: &str,
-    count: usize,
-) -> anyhow::Result<Vec<String>> {
-    let mut seen = Vec::new();
-    while seen.len() < count {
-        let mut line = String::new();
-        ensure!(
-            lines.read_line(&mut line)? > 0,
-            "the output ended before {text:?} came"
-        );
-        if line.contains(text) {
-            seen.push(line.trim_end().to_owned());
-        }
-    }
-    Ok(seen)
-}
-
-/// Waits for something that nobody tells of.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    while !is_so() {
-        ensure!(Instant::now() < end, "waited in vain: {what}");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 fn refused(output: Output) -> anyhow::Result<String> {
@@ -234,10 +126,10 @@ fn every_rank_gets_a_key_of_its_own_and_a_certificate_for_its_name() -> anyhow::
     // Another group has another authority.
     let other = Launch::new()?;
     other.copies(&["-n", "1", "--tls"])?;
-    std::fs::write(launch.directory.join("7.ca"), other.text("0.ca")?)?;
+    std::fs::write(launch.path("7.ca"), other.text("0.ca")?)?;
     ensure!(launch.uris(0, 7).is_err());
-    other.finish()?;
-    launch.finish()
+    other.finish_without_files()?;
+    launch.finish_without_files()
 }
 
 fn ranks_with_the_names_of_other_files_get_theirs() -> anyhow::Result<()> {
@@ -248,7 +140,7 @@ fn ranks_with_the_names_of_other_files_get_theirs() -> anyhow::Result<()> {
     for (rank, name) in (0..).zip(expected) {
         ensure!(launch.uris(rank, 0)? == [format!("farref:worker/{name}")]);
     }
-    launch.finish()
+    launch.finish_without_files()
 }
 
 fn a_program_that_chooses_its_names_gets_a_certificate_for_any() -> anyhow::Result<()> {
@@ -257,14 +149,14 @@ fn a_program_that_chooses_its_names_gets_a_certificate_for_any() -> anyhow::Resu
     for rank in [0, 1] {
         ensure!(launch.uris(rank, 0)? == ["farref:worker/*"]);
     }
-    launch.finish()
+    launch.finish_without_files()
 }
 
 fn nobody_else_can_read_keys_and_the_authority_s_is_nowhere() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script =
         "cd $(dirname $FARREF_TLS_CERT) && LC_ALL=C ls -A && stat -c '%a %n' . $FARREF_TLS_KEY";
-    let said = launch.sh(&["-n", "1", "--tls"], script)?;
+    let said = launch.said(&["-n", "1", "--tls"], script)?;
     let lines: Vec<&str> = said
         .lines()
         .filter_map(|line| line.strip_prefix("[0] "))
@@ -280,45 +172,42 @@ fn nobody_else_can_read_keys_and_the_authority_s_is_nowhere() -> anyhow::Result<
         modes[0] == "700 ." && modes[1].starts_with("600 "),
         "{said}"
     );
-    launch.finish()
+    launch.finish_without_files()
 }
 
 fn certificates_go_with_the_group_also_when_it_is_interrupted() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "trap 'exit 0' INT; echo here; while :; do sleep 0.05; done";
-    let (child, mut lines) = launch.start(&["-n", "2", "--tls"], script)?;
-    let mut child = Ended(child);
-    await_lines(&mut lines, "here", 2)?;
+    let mut running = launch.start(&["-n", "2", "--tls"], script)?;
+    running.await_lines("here", 2)?;
     ensure!(launch.kept()?.iter().any(|name| name.ends_with(".tls")));
-    child.signal(Signal::INT)?;
-    ensure!(child.0.wait()?.success());
-    launch.finish()
+    running.signal(Signal::INT)?;
+    ensure!(running.child.wait()?.success());
+    launch.finish_without_files()
 }
 
 #[cfg(target_os = "linux")]
 fn what_a_launcher_that_was_killed_has_left_the_next_one_removes() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let script = "echo pid $$; exec sleep 1000";
-    let (child, mut lines) = launch.start(&["-n", "1", "--tls"], script)?;
-    let mut killed = Ended(child);
-    let said = await_lines(&mut lines, "pid ", 1)?.concat();
+    let mut killed = launch.start(&["-n", "1", "--tls"], script)?;
+    let said = killed.await_lines("pid ", 1)?.concat();
     let rank = said.split_whitespace().last().context("no process id")?;
     let rank = Path::new("/proc").join(rank);
     // Who is there meanwhile keeps what is theirs.
-    let (child, mut lines) = launch.start(&["-n", "1", "--tls"], "echo here; exec sleep 1000")?;
-    let mut other = Ended(child);
-    await_lines(&mut lines, "here", 1)?;
+    let mut other = launch.start(&["-n", "1", "--tls"], "echo here; exec sleep 1000")?;
+    other.await_lines("here", 1)?;
     let both = launch.kept()?;
     killed.signal(Signal::KILL)?;
-    killed.0.wait()?;
-    until("the rank dies with its launcher", || !rank.exists())?;
+    killed.child.wait()?;
+    eventually_blocking("the rank dies with its launcher", || Ok(!rank.exists()))?;
     ensure!(launch.kept()? == both, "nobody was there to remove it");
-    launch.sh(&["-n", "1", "--tls"], "true")?;
+    launch.said(&["-n", "1", "--tls"], "true")?;
     let kept = launch.kept()?;
     let folders = kept.iter().filter(|name| name.ends_with(".tls"));
     ensure!(folders.count() == 1, "{kept:?}");
     other.signal(Signal::TERM)?;
-    other.0.wait()?;
+    other.child.wait()?;
     let kept = launch.kept()?;
     ensure!(!kept.iter().any(|name| name.ends_with(".tls")), "{kept:?}");
     Ok(())
@@ -333,7 +222,7 @@ fn a_rank_that_is_started_again_has_the_certificate_it_had() -> anyhow::Result<(
     let output = launch.command(&command, &["sh", "-c", script]).output()?;
     ensure!(output.status.success(), "{output:?}");
     ensure!(launch.text("0.pem.0")? == launch.text("0.pem.1")?);
-    launch.finish()
+    launch.finish_without_files()
 }
 
 fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
@@ -355,18 +244,18 @@ fn what_does_not_fit_together_is_one_clear_line() -> anyhow::Result<()> {
             ensure!(error.contains(part), "{error}");
         }
     }
-    for variable in VARIABLES {
+    for variable in TLS_VARIABLES {
         let mut command = launch.command(&["-n", "1", "--tls"], &["true"]);
         let error = refused(command.env(variable, "mine.pem").output()?)?;
         ensure!(error.contains(&format!("{variable} is set")), "{error}");
     }
-    ensure!(!launch.directory.join("farref").exists());
+    ensure!(!launch.path("farref").exists());
     Ok(())
 }
 
 fn nothing_is_kept_where_others_can_look() -> anyhow::Result<()> {
     let launch = Launch::new()?;
-    let kept = launch.directory.join("farref");
+    let kept = launch.path("farref");
     std::fs::create_dir(&kept)?;
     for mode in [0o750, 0o701] {
         std::fs::set_permissions(&kept, Permissions::from_mode(mode))?;
@@ -379,7 +268,7 @@ fn nothing_is_kept_where_others_can_look() -> anyhow::Result<()> {
         let said = String::from_utf8(output.stderr)?;
         ensure!(said.contains("others can look into it"), "{said}");
     }
-    launch.finish()
+    launch.finish_without_files()
 }
 
 fn who_has_certificates_already_keeps_them() -> anyhow::Result<()> {
@@ -387,9 +276,9 @@ fn who_has_certificates_already_keeps_them() -> anyhow::Result<()> {
     let mut command = launch.command(&["-n", "1"], &["sh", "-c", "echo $FARREF_TLS_CERT"]);
     let output = command.env("FARREF_TLS_CERT", "mine.pem").output()?;
     ensure!(output.stdout == b"[0] mine.pem\n", "{output:?}");
-    let said = launch.sh(&["-n", "1"], "echo ${FARREF_TLS_CERT-none}")?;
+    let said = launch.said(&["-n", "1"], "echo ${FARREF_TLS_CERT-none}")?;
     ensure!(said == "[0] none\n", "{said}");
-    launch.finish()
+    launch.finish_without_files()
 }
 
 #[farref::remote]
@@ -410,36 +299,24 @@ async fn be_rank(role: &str) -> anyhow::Result<()> {
         ensure!(add::on(&peer, 1, 2).await? == 3);
     }
     println!("met at {}", std::env::var("MASTER_PORT")?);
-    while role == "watched" && !Path::new("over").exists() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    if role == "watched" {
+        eventually("the test is over", || Path::new("over").exists()).await?;
     }
     Ok(me.shutdown().await?)
-}
-
-fn rank_program() -> anyhow::Result<String> {
-    let myself = std::env::current_exe()?;
-    Ok(myself
-        .to_str()
-        .context("a path that is no text")?
-        .to_owned())
 }
 
 fn ranks_talk_over_tls_and_who_started_them_can_look_on() -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let options = ["--names", "first,second", "--tls"];
-    let mut child = launch
-        .command(&options, &[&rank_program()?])
-        .env(RANK_PROGRAM, "watched")
-        .spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("no stdout")?);
-    let mut child = Ended(child);
-    let said = await_lines(&mut lines, "met at ", 2)?;
+    let mut command = launch.command(&options, &[&myself()?]);
+    let mut running = Running::start(command.env(RANK_PROGRAM, "watched"))?;
+    let said = running.await_lines("met at ", 2)?;
     let port = said.iter().find_map(|line| line.split_whitespace().last());
     let port = port.context("no port")?;
     let token = launch.text(&format!("farref/{port}.token"))?;
     let inspect = |directory: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_farref"));
-        for variable in VARIABLES {
+        for variable in TLS_VARIABLES {
             command.env_remove(variable);
         }
         command
@@ -448,28 +325,28 @@ fn ranks_talk_over_tls_and_who_started_them_can_look_on() -> anyhow::Result<()> 
             .env("FARREF_TOKEN", &token)
             .output()
     };
-    let seen = inspect(&launch.directory)?;
+    let seen = inspect(launch.scratch.path())?;
     let text = String::from_utf8_lossy(&seen.stdout);
     ensure!(seen.status.success(), "{seen:?}");
     ensure!(text.contains("first") && text.contains("second"), "{text}");
     // Who knows the token and has no certificate does not see them.
-    let elsewhere = launch.directory.join("elsewhere");
+    let elsewhere = launch.path("elsewhere");
     std::fs::create_dir(&elsewhere)?;
     let seen = inspect(&elsewhere)?;
     ensure!(!seen.status.success(), "{seen:?}");
     let text = String::from_utf8_lossy(&seen.stdout) + String::from_utf8_lossy(&seen.stderr);
     ensure!(text.contains("certificate"), "{text}");
 
-    std::fs::write(launch.directory.join("over"), "")?;
-    ensure!(child.0.wait()?.success());
-    launch.finish()
+    launch.touch("over")?;
+    ensure!(running.child.wait()?.success());
+    launch.finish_without_files()
 }
 
 fn a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_any()
 -> anyhow::Result<()> {
     let launch = Launch::new()?;
     let run = |option| {
-        let mut command = launch.command(&["-n", "2", option], &[&rank_program()?]);
+        let mut command = launch.command(&["-n", "2", option], &[&myself()?]);
         anyhow::Ok(command.env(RANK_PROGRAM, "chooses").output()?)
     };
     let output = run("--tls")?;
@@ -483,5 +360,5 @@ fn a_rank_with_another_name_than_its_certificate_s_is_refused_unless_it_is_for_a
     ensure!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(text.matches("met at ").count() == 2, "{text}");
-    launch.finish()
+    launch.finish_without_files()
 }
