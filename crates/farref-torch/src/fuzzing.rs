@@ -324,6 +324,7 @@ pub fn objects(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::{seeds, thorough};
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
@@ -332,7 +333,7 @@ mod tests {
 
     fn exercise<S: Strategy>(inputs: &S, entry: impl Fn(S::Value)) {
         let mut runner = TestRunner::new(Config {
-            cases: Config::default().cases.saturating_mul(4),
+            cases: if thorough() { 1024 } else { 32 },
             failure_persistence: None,
             ..Config::default()
         });
@@ -349,12 +350,7 @@ mod tests {
     #[test]
     fn the_fuzzers_inputs_make_nobody_panic() {
         let all = |target: &str, entry: fn(&[u8])| {
-            let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
-            let files = std::fs::read_dir(format!("{seeds}/{target}"));
-            for file in files.expect("the folder of the seeds") {
-                let seed = std::fs::read(file.expect("a file").path());
-                entry(&seed.expect("a seed"));
-            }
+            seeds(target).iter().for_each(|seed| entry(seed.bytes));
         };
         all("torch_pickles", pickles);
         all("torch_messages", messages);

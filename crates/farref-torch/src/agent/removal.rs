@@ -71,8 +71,8 @@ impl AgentShared {
                     tracing::info!(worker = %self.name, peer = %name, "a worker that is gone is off the list");
                 }
                 Ok(false) => {}
-                // MR-5
                 Err(GroupError::Busy { .. }) => {
+                    tracing::info!(worker = %self.name, peer = %name, "a worker that is gone stays on the list until the turn is free");
                     sleep(PAUSE).await;
                     continue;
                 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use farref::{
     MemoryStore, Store, StoreDialect, StoreError, StoreFuture, StoreServer, TcpStoreClient,
 };
+use farref_testkit::TEST_TIMEOUT;
 use proptest::prelude::*;
 use serde_json::Value;
 use tokio::task::JoinSet;
@@ -17,7 +18,6 @@ use super::listing::Listing;
 use super::{Change, GroupError, GroupStore, Member, Place, Turn, arrive, fuzz};
 use crate::gloo::GlooDialect;
 
-const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(100);
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -189,7 +189,7 @@ fn place(id: u16, world: Option<u16>) -> Place {
         base: String::new(),
         prefix: 0,
         rounds_before: 0,
-        patience: SOON,
+        patience: TEST_TIMEOUT,
     }
 }
 
@@ -219,7 +219,7 @@ async fn a_static_group_is_entered_and_left_as_pytorch_does_it() {
                 let all = [(0, "worker0"), (1, "worker1"), (2, "worker2")];
                 assert_eq!(names(&members), all);
                 assert_eq!(members[usize::from(id)].address, address);
-                gloo.barrier(SOON).await.unwrap();
+                gloo.barrier(TEST_TIMEOUT).await.unwrap();
                 let joined = recorder.taken();
                 for round in 1..=3 {
                     assert_eq!(group_store.round(round, 0).await.unwrap(), 0);
@@ -316,7 +316,7 @@ async fn a_second_group_has_keys_of_its_own() {
                     let group_store = GroupStore::new(Arc::new(recorder.clone()), place).unwrap();
                     let entered = group_store.enter_static(dialect, HERE, &address).await;
                     let (_, mut gloo) = entered.unwrap();
-                    gloo.barrier(SOON).await.unwrap();
+                    gloo.barrier(TEST_TIMEOUT).await.unwrap();
                     for round in 1..=3 {
                         group_store.round(round, 0).await.unwrap();
                     }
@@ -485,7 +485,7 @@ async fn gr_4_a_turn_is_given_up_that_was_taken_without_an_answer() {
     let group_store = Arc::new(GroupStore::new(mute, place(3, None)).unwrap());
     let taking = tokio::time::timeout(SHORT, Turn::take(&group_store, Change::Join)).await;
     assert!(taking.is_err(), "nobody answers");
-    tokio::time::timeout(SOON, group_store.settled())
+    tokio::time::timeout(TEST_TIMEOUT, group_store.settled())
         .await
         .unwrap();
     assert_eq!(store.try_get(TURN).await.unwrap().unwrap(), "");
@@ -504,7 +504,7 @@ async fn gr_4_a_turn_that_is_given_up_twice_is_not_taken_from_the_next() {
     let other = GroupStore::new(Arc::new(store.clone()), place(4, None)).unwrap();
     let other = Turn::take(&Arc::new(other), Change::Join).await.unwrap();
     drop(ending);
-    tokio::time::timeout(SOON, group_store.settled())
+    tokio::time::timeout(TEST_TIMEOUT, group_store.settled())
         .await
         .unwrap();
     let holder = store.try_get(TURN).await.unwrap().unwrap();
@@ -720,10 +720,10 @@ async fn all_are_waited_for_and_how_they_meet_is_known_then() {
     ] {
         let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().port();
-        let host = TcpStoreClient::connect("127.0.0.1", port, SOON)
+        let host = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
             .await
             .unwrap();
-        let other = TcpStoreClient::connect("127.0.0.1", port, SOON)
+        let other = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
             .await
             .unwrap();
         let torch = async {
@@ -732,16 +732,16 @@ async fn all_are_waited_for_and_how_they_meet_is_known_then() {
                 true => StoreDialect::Old,
                 false => StoreDialect::Greeted,
             };
-            let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, SOON);
+            let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, TEST_TIMEOUT);
             client.await.unwrap().arrive().await.unwrap();
         };
         let (host, other, ()) =
-            tokio::join!(arrive(&host, 3, SOON), arrive(&other, 3, SOON), torch);
+            tokio::join!(arrive(&host, 3, TEST_TIMEOUT), arrive(&other, 3, TEST_TIMEOUT), torch);
         assert_eq!((host.unwrap(), other.unwrap()), (dialect, dialect));
     }
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();
-    let alone = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let alone = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     let error = arrive(&alone, 3, SHORT).await.unwrap_err();

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farref::{Store, StoreDialect, StoreError, StoreServer, TcpStoreClient};
+use farref_testkit::{TEST_TIMEOUT, free_port};
 use tokio::task::JoinSet;
 
 use super::{GroupStore, Place, arrive};
 use crate::gloo::GlooDialect;
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// A Python process with PyTorch that is told things and says things, a line at a time.
 struct Torch {
@@ -108,7 +107,7 @@ fn dialect_of(version: &str) -> StoreDialect {
 const HOST: &str = r#"
 import datetime, sys, torch
 from torch.distributed import PrefixStore, TCPStore
-store = TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=60), False)
+store = TCPStore("127.0.0.1", 0, None, True, datetime.timedelta(seconds=120), False)
 print(store.port, flush=True)
 for line in sys.stdin:
     print(eval(line), flush=True)
@@ -121,7 +120,7 @@ async fn a_store_that_pytorch_hosts_can_be_used() {
     };
     let mut torch = Torch::start(HOST, &[]);
     let port = torch.line().parse().unwrap();
-    let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     assert_eq!(client.dialect(), dialect_of(&version));
@@ -160,7 +159,7 @@ async fn a_store_that_pytorch_hosts_can_be_used() {
         .unwrap_err();
     assert!(matches!(error, StoreError::Timeout { missing, .. } if missing == ["late"]));
     assert_eq!(torch.ask("store.add('still there', 1)"), "1");
-    let waiting = client.get("late", SOON);
+    let waiting = client.get("late", TEST_TIMEOUT);
     let setting = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         tokio::task::spawn_blocking(move || {
@@ -202,7 +201,7 @@ import torch.distributed as dist
 from torch.distributed.rpc import backend_registry as registry
 rank, world, port, hosts = map(int, sys.argv[1:5])
 name = "worker%d" % rank
-timeout = datetime.timedelta(seconds=60)
+timeout = datetime.timedelta(seconds=120)
 tcp = dist.TCPStore("127.0.0.1", port, world, bool(hosts), timeout)
 store = dist.PrefixStore("rpc_prefix_0", tcp)
 group = registry._init_process_group(store, rank, world)
@@ -229,11 +228,8 @@ async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
             let port = server.local_addr().port();
             (Some(server), port)
         }
-        // Found free, and taken again by PyTorch.
-        false => {
-            let free = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            (None, free.local_addr().unwrap().port())
-        }
+        // PyTorch hosts it.
+        false => (None, free_port().unwrap()),
     };
     let mut torches = Vec::new();
     for rank in (0..world).filter(|rank| !ours.contains(rank)) {
@@ -244,10 +240,10 @@ async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
     let mut ranks = JoinSet::new();
     for id in ours.iter().copied() {
         ranks.spawn(async move {
-            let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+            let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
                 .await
                 .unwrap();
-            assert_eq!(arrive(&client, world, SOON).await.unwrap(), dialect);
+            assert_eq!(arrive(&client, world, TEST_TIMEOUT).await.unwrap(), dialect);
             let place = Place {
                 name: format!("worker{id}"),
                 id,
@@ -255,7 +251,7 @@ async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
                 base: String::new(),
                 prefix: 0,
                 rounds_before: 0,
-                patience: SOON,
+                patience: TEST_TIMEOUT,
             };
             let group_store = GroupStore::new(Arc::new(client), place).unwrap();
             let ip = [127, 0, 0, 1].into();
@@ -270,7 +266,7 @@ async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
                 assert_eq!(member.address, address);
             }
             assert_eq!(members.len(), usize::from(world));
-            gloo.barrier(SOON).await.unwrap();
+            gloo.barrier(TEST_TIMEOUT).await.unwrap();
             gloo.close().await;
             let all = u64::from(world) * u64::from(world - 1) / 2;
             assert_eq!(group_store.round(1, id.into()).await.unwrap(), all);

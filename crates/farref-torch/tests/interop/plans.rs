@@ -1,73 +1,67 @@
-//! Runs the processes of a plan and looks at how they end.
+//! Runs the processes of a plan and checks how they end.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use farref_testkit::{Process, Scratch, TEST_TIMEOUT, free_port};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// No process lives longer, in seconds, unless the plan says so: the scripts end themselves before.
-const PATIENCE: u64 = 170;
+use crate::forks::{Forked, Forks, python};
 
-/// In these, workers with all of PyTorch's channels read large tensors out of each other's memory, if the system lets them.
+/// How long a plan may take. It is longer than the `LIFETIME` of the scripts, so that a script that
+/// hangs first prints what its threads do.
+const PLAN_LIMIT: Duration = Duration::from_secs(6 * TEST_TIMEOUT.as_secs());
+
+/// How long the others of a plan may go on once a process has failed, to report their errors.
+const LAST_REPORTS: Duration = Duration::from_secs(2);
+
+/// How often the processes of a plan are asked whether they have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// In these, workers with all of PyTorch's channels read large tensors out of each other's memory,
+/// if the system lets them.
 const THROUGH_MEMORY: [&str; 1] = ["tensors"];
 
-/// Lines of a process that begin so are shown while it runs.
-const PROGRESS: &str = "progress: ";
+/// The code of a process that SIGKILL has ended.
+const KILLED: i64 = -9;
 
 /// One group of processes.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) name: String,
-    processes: Vec<Process>,
-    patience: Option<u64>,
+    processes: Vec<Planned>,
 }
 
+/// A process of a plan.
 #[derive(Clone, Debug, Deserialize)]
-struct Process {
+struct Planned {
     name: String,
-    kind: String,
+    kind: Kind,
+    /// It is the Python worker that drives the scenario.
     main: bool,
     args: Vec<String>,
-    end: String,
+    end: End,
 }
 
-/// Where the scripts are.
-fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python")
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Python,
+    Peer,
 }
 
-/// The Python that has torch.
-fn python() -> Command {
-    let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
-    let mut command = Command::new(python);
-    command.current_dir(scripts());
-    command
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum End {
+    Ok,
+    Killed,
 }
 
-/// What is missing to run any plan.
-pub(crate) fn missing() -> Option<String> {
-    let needs = "these tests need a Python with torch and numpy: install python3-torch and python3-numpy, or let \
-                 FARREF_TORCH_PYTHON name one";
-    match python()
-        .args(["-c", "import numpy, torch.distributed.rpc"])
-        .output()
-    {
-        Ok(asked) if asked.status.success() => None,
-        Ok(asked) => Some(format!(
-            "{needs}\n{}",
-            String::from_utf8_lossy(&asked.stderr)
-        )),
-        Err(error) => Some(format!("{needs}: {error}")),
-    }
-}
-
-/// The plans.
+/// The plans that are to be run.
 pub(crate) fn all() -> Result<Vec<Plan>> {
     let mut asked = python();
     asked.args(["worker.py", "--plans"]);
@@ -80,132 +74,243 @@ pub(crate) fn all() -> Result<Vec<Plan>> {
     serde_json::from_slice(&plans.stdout).context("worker.py --plans")
 }
 
-/// A process of the plan and what it writes.
-struct Running {
-    name: String,
-    kind: String,
-    main: bool,
-    end: String,
-    child: Child,
-    stdout: std::thread::JoinHandle<String>,
-    stderr: std::thread::JoinHandle<String>,
-}
-
-/// Kills what is left if the test fails.
-struct Group(Vec<Running>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for process in &mut self.0 {
-            drop(process.child.kill());
-            drop(process.child.wait());
-        }
-    }
-}
-
-/// A folder that goes with the test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Result<Self> {
-        let folder = format!("farref-interop-{}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(folder);
-        std::fs::create_dir_all(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
-    }
-}
-
 /// Runs one plan.
-pub(crate) fn run(plan: &Plan) -> Result<()> {
-    let scratch = Scratch::new(&plan.name)?;
-    let (master, second) = (free_address()?, free_address()?);
-    let mut group = Group(Vec::new());
-    for process in &plan.processes {
-        group.0.push(start(process, &master, &second, &scratch.0)?);
+pub(crate) fn run(plan: &Plan, forks: &Forks) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (port, second_port) = (free_port()?, free_port()?);
+    let filled_in = [
+        ("{master}", format!("127.0.0.1:{port}")),
+        ("{master6}", format!("[::1]:{port}")),
+        ("{second_master}", format!("127.0.0.1:{second_port}")),
+        ("{scratch}", scratch.path().display().to_string()),
+    ];
+    let mut group = Vec::new();
+    for planned in &plan.processes {
+        let fill = |arg: &String| {
+            filled_in
+                .iter()
+                .fold(arg.clone(), |arg, (name, value)| arg.replace(name, value))
+        };
+        let args: Vec<String> = planned.args.iter().map(fill).collect();
+        group.push(Running::start(planned, &args, forks, scratch.path())?);
     }
-    let began = Instant::now();
-    let patience = Duration::from_secs(plan.patience.unwrap_or(PATIENCE));
-    let mut ended: Vec<Option<ExitStatus>> = vec![None; group.0.len()];
-    while ended.iter().any(Option::is_none) && began.elapsed() < patience {
-        for (process, ended) in group.0.iter_mut().zip(&mut ended) {
-            if ended.is_none() {
-                *ended = process.child.try_wait()?;
-            }
-        }
-        // A failure of one makes the others wait for nothing.
-        let failed = group
-            .0
-            .iter()
-            .zip(&ended)
-            .any(|(process, ended)| ended.is_some_and(|status| !is_right(process, status)));
-        if failed {
-            std::thread::sleep(Duration::from_secs(2));
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    for (process, ended) in group.0.iter_mut().zip(&mut ended) {
-        if ended.is_none() {
-            *ended = process.child.try_wait()?;
-        }
-        drop(process.child.kill());
-    }
+    await_ends(&mut group, scratch.path())?;
     let mut problems = Vec::new();
     let mut checks = 0;
-    for (process, ended) in group.0.drain(..).zip(ended) {
-        let right = ended.is_some_and(|status| is_right(&process, status));
-        let Running {
-            name,
-            kind,
-            main,
-            end,
-            mut child,
-            stdout,
-            stderr,
-        } = process;
-        drop(child.wait());
-        let stdout = stdout.join().unwrap_or_default();
-        let stderr = stderr.join().unwrap_or_default();
-        let report: Value = stdout
-            .lines()
-            .last()
-            .and_then(|line| serde_json::from_str(line).ok())
-            .unwrap_or_default();
-        if end != "killed" && (!right || report["ok"] != Value::Bool(true)) {
+    for process in group {
+        let (planned, outcome) = process.finish()?;
+        let name = &planned.name;
+        let report = outcome.report();
+        let is_reported = planned.end == End::Killed || report["ok"] == Value::Bool(true);
+        if !planned.is_right(outcome.code) || !is_reported {
+            let Outcome {
+                code,
+                stdout,
+                stderr,
+            } = &outcome;
+            let code =
+                code.map_or_else(|| "did not end".to_owned(), |code| format!("ended: {code}"));
             problems.push(format!(
-                "--- {name} ({kind}) ended with {ended:?}\n{stdout}\n{}",
-                tail(&stderr)
+                "--- {name} ({:?}) {code}\n{stdout}\n{}",
+                planned.kind,
+                tail(stderr)
             ));
         }
+        let through_memory = THROUGH_MEMORY.contains(&&plan.name[..]) && memory_can_be_read();
         let debug = &report["debug"];
-        if kind == "peer" && THROUGH_MEMORY.contains(&&plan.name[..]) && memory_can_be_read() {
-            let read = debug["bytes_from_memory"].as_u64();
-            if read.is_none_or(|bytes| bytes == 0) {
-                problems.push(format!(
-                    "--- {name}: no tensor was read out of memory: {debug}"
-                ));
-            }
+        if planned.kind == Kind::Peer
+            && through_memory
+            && debug["bytes_from_memory"]
+                .as_u64()
+                .is_none_or(|bytes| bytes == 0)
+        {
+            problems.push(format!(
+                "--- {name}: no tensor was read out of memory: {debug}"
+            ));
         }
-        if kind == "python" && main {
+        if planned.main {
             checks = report["checks"].as_u64().unwrap_or(0);
         }
     }
     if !problems.is_empty() {
         bail!("{}", problems.join("\n"));
     }
-    // A scenario that checked nothing says nothing.
+    // A scenario that checked nothing proves nothing.
     ensure!(
         checks > 0,
         "the main worker of {} checked nothing",
         plan.name
     );
     Ok(())
+}
+
+/// Waits until all processes have ended, or one has failed. Writes a file for each that has ended,
+/// for the workers that are to outlive it.
+fn await_ends(group: &mut [Running<'_>], scratch: &Path) -> Result<()> {
+    let mut end = Instant::now() + PLAN_LIMIT;
+    let mut has_failed = false;
+    while Instant::now() < end && group.iter().any(|process| process.outcome.is_none()) {
+        for process in group.iter_mut().filter(|process| process.outcome.is_none()) {
+            let Some(is_right) = process.poll()? else {
+                continue;
+            };
+            std::fs::write(scratch.join(format!("ended-{}", process.planned.name)), "")?;
+            if !is_right && !has_failed {
+                has_failed = true;
+                end = Instant::now() + LAST_REPORTS;
+            }
+        }
+        std::thread::sleep(POLL_INTERVAL);
+    }
+    Ok(())
+}
+
+impl Planned {
+    fn is_right(&self, code: Option<i64>) -> bool {
+        match self.end {
+            End::Ok => code == Some(0),
+            End::Killed => matches!(code, Some(0 | KILLED)),
+        }
+    }
+}
+
+/// A started process of a plan. Dropping it kills the process.
+struct Running<'a> {
+    planned: &'a Planned,
+    process: Started,
+    outcome: Option<Outcome>,
+}
+
+enum Started {
+    Python {
+        forked: Forked,
+        stdout: PathBuf,
+        stderr: PathBuf,
+    },
+    Peer(Process),
+}
+
+/// How a process ended, and what it wrote.
+#[derive(Default)]
+struct Outcome {
+    /// The exit code, or the negative number of a signal. None if it had to be stopped.
+    code: Option<i64>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Outcome {
+    /// The last line, which is JSON.
+    fn report(&self) -> Value {
+        let last = self.stdout.lines().last();
+        last.and_then(|line| serde_json::from_str(line).ok())
+            .unwrap_or_default()
+    }
+}
+
+impl<'a> Running<'a> {
+    fn start(planned: &'a Planned, args: &[String], forks: &Forks, scratch: &Path) -> Result<Self> {
+        let name = &planned.name;
+        let process = match planned.kind {
+            Kind::Python => {
+                let stdout = scratch.join(format!("{name}.out"));
+                let stderr = scratch.join(format!("{name}.err"));
+                let forked = forks.fork(args, &stdout, &stderr)?;
+                Started::Python {
+                    forked,
+                    stdout,
+                    stderr,
+                }
+            }
+            Kind::Peer => {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(args).env("FARREF_PEER", "1");
+                // All over the loopback interface, whatever the host is called.
+                command
+                    .env("TP_SOCKET_IFNAME", "lo")
+                    .env("GLOO_SOCKET_IFNAME", "lo");
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                Started::Peer(Process::start(name, &mut command)?)
+            }
+        };
+        Ok(Self {
+            planned,
+            process,
+            outcome: None,
+        })
+    }
+
+    /// Whether it ended as the plan says, once it has ended.
+    fn poll(&mut self) -> Result<Option<bool>> {
+        let outcome = match &mut self.process {
+            Started::Python {
+                forked,
+                stdout,
+                stderr,
+            } => match forked.poll()? {
+                Some(code) => Outcome {
+                    code: Some(code),
+                    ..written(stdout, stderr)
+                },
+                None => return Ok(None),
+            },
+            Started::Peer(process) => {
+                if !process.has_ended()? {
+                    return Ok(None);
+                }
+                let ended = process.ended_blocking()?;
+                let signal = ended.status.signal().map(|signal| -signal);
+                Outcome {
+                    code: ended.status.code().or(signal).map(i64::from),
+                    stdout: ended.stdout,
+                    stderr: ended.stderr,
+                }
+            }
+        };
+        let is_right = self.planned.is_right(outcome.code);
+        self.outcome = Some(outcome);
+        Ok(Some(is_right))
+    }
+
+    /// How it ended. Kills it if it runs.
+    fn finish(self) -> Result<(&'a Planned, Outcome)> {
+        let outcome = match (self.outcome, self.process) {
+            (Some(outcome), _) => outcome,
+            (
+                None,
+                Started::Python {
+                    forked,
+                    stdout,
+                    stderr,
+                },
+            ) => {
+                drop(forked);
+                written(&stdout, &stderr)
+            }
+            (None, Started::Peer(mut process)) => {
+                process.kill()?;
+                let ended = process.ended_blocking()?;
+                Outcome {
+                    code: None,
+                    stdout: ended.stdout,
+                    stderr: ended.stderr,
+                }
+            }
+        };
+        Ok((self.planned, outcome))
+    }
+}
+
+/// What a forked process has written to its files.
+fn written(stdout: &Path, stderr: &Path) -> Outcome {
+    // A process that ended before it opened them has written nothing.
+    let text =
+        |path| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
+    Outcome {
+        code: None,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
 }
 
 /// Whether the system lets processes of one user read each other's memory.
@@ -218,91 +323,8 @@ fn memory_can_be_read() -> bool {
     own.is_ok() && !restricted
 }
 
-fn is_right(process: &Running, status: ExitStatus) -> bool {
-    match &process.end[..] {
-        "killed" => status.signal() == Some(9) || status.success(),
-        _ => status.success(),
-    }
-}
-
 fn tail(text: &str) -> &str {
     let start = text.len().saturating_sub(6000);
     let start = (start..text.len()).find(|&at| text.is_char_boundary(at));
     &text[start.unwrap_or(0)..]
-}
-
-fn start(process: &Process, master: &str, second: &str, scratch: &Path) -> Result<Running> {
-    let mut command = match &process.kind[..] {
-        "peer" => {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.env("FARREF_PEER", "1");
-            command
-        }
-        _ => {
-            let mut command = python();
-            command.arg("worker.py");
-            command
-        }
-    };
-    let scratch = scratch.to_string_lossy();
-    for argument in &process.args {
-        let argument = argument
-            .replace("{master}", master)
-            .replace("{master6}", &master.replace("127.0.0.1", "[::1]"))
-            .replace("{second_master}", second)
-            .replace("{scratch}", &scratch);
-        command.arg(argument);
-    }
-    // All over the loopback interface, whatever the host is called.
-    command
-        .env("TP_SOCKET_IFNAME", "lo")
-        .env("GLOO_SOCKET_IFNAME", "lo");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("starting {command:?}"))?;
-    let stdout = read_all(child.stdout.take());
-    let stderr = read_all(child.stderr.take());
-    Ok(Running {
-        name: process.name.clone(),
-        kind: process.kind.clone(),
-        main: process.main,
-        end: process.end.clone(),
-        child,
-        stdout,
-        stderr,
-    })
-}
-
-fn read_all(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
-    std::thread::spawn(move || {
-        let mut text = String::new();
-        let mut from = from.map(BufReader::new);
-        let mut line = Vec::new();
-        while let Some(from) = &mut from {
-            line.clear();
-            match from.read_until(b'\n', &mut line) {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => break,
-            }
-            let line = String::from_utf8_lossy(&line);
-            if line.starts_with(PROGRESS) {
-                eprint!("{line}");
-            }
-            text.push_str(&line);
-        }
-        text
-    })
-}
-
-/// An address that nobody has at the moment, with a port that the system gives nobody who asks for any: a worker takes its time to
-/// listen there.
-fn free_address() -> Result<String> {
-    let is_free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();
-    let ports = std::iter::repeat_with(|| fastrand::u16(20_000..30_000));
-    let port = ports.take(1_000).find(is_free);
-    Ok(format!("127.0.0.1:{}", port.context("no port is free")?))
 }

@@ -26,6 +26,7 @@ def arrival(name, ranks, start, end, smoke):
         if not is_peer:
             args += ["--scenario", "arrivals", "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
             args += ["--scratch", "{scratch}", "--end-first", signal("end", end[0])]
+            args += ["--outlives", ",".join(worker.rstrip("*") for worker in workers[1:])] if rank == 0 else []
         kind, main = "peer" if is_peer else "python", worker == pythons[0]
         processes.append({"name": bare, "kind": kind, "main": main, "args": args, "end": "ok"})
     return {"name": name, "scenario": "arrivals", "smoke": smoke, "processes": processes}
@@ -36,6 +37,7 @@ def churn(name, rounds, smoke, transports="default", killed=()):
     common = ["--world", "dynamic", "--master", "{master}", "--transports", transports]
     main = ["--name", "python0", "--rank", "0", "--scenario", "churn", "--pythons", "python0", "--scratch", "{scratch}"]
     main += ["--peers", ",".join(["rust1", "rust2", *killed]), "--killed", ",".join(killed), "--rounds", str(rounds)]
+    main += ["--outlives", ",".join(["rust1", "rust2", *killed])]
     processes = [{"name": "python0", "kind": "python", "main": True, "args": common + main, "end": "ok"}]
     for place, peer in enumerate(["rust1", "rust2"]):
         args = ["--name", peer, "--rank", str(1 + place * rounds), "--lives", str(rounds)]
@@ -44,7 +46,7 @@ def churn(name, rounds, smoke, transports="default", killed=()):
     for place, peer in enumerate(killed):
         args = ["--name", peer, "--rank", str(1 + 2 * rounds + place), "--start-when", "{scratch}/start-" + peer]
         processes.append({"name": peer, "kind": "peer", "main": False, "args": common + args, "end": "killed"})
-    return {"name": name, "scenario": "churn", "smoke": smoke, "processes": processes, "patience": 600}
+    return {"name": name, "scenario": "churn", "smoke": smoke, "processes": processes}
 
 
 def all_plans():

@@ -24,12 +24,15 @@ warnings.filterwarnings("ignore")
 # need not be looked through each time.
 gc.freeze()
 
-# No wait in a scenario is meant to come near this; it turns a hang into a failure with a traceback.
-PATIENCE = 30.0
-LIFETIME = 150
-# For plans that have a lot to do.
-LONG_PATIENCE = 60.0
-LONG_LIFETIME = 600
+# No wait in a scenario comes near this, however busy the machine is; it turns a hang into a failure with a traceback.
+PATIENCE = 120.0
+LIFETIME = 600
+
+# Where lines about progress go: `forks.py` lets them through while the worker's standard error goes to a file.
+progress = sys.stderr
+
+# Stores that this process hosts. They stay open until it ends: others may still read there after its own `shutdown`.
+_hosted = []
 
 
 class Checks:
@@ -91,15 +94,15 @@ def raw(tensor):
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
 
-def until(name, condition, patience=PATIENCE):
+def until(name, condition):
     """Waits until it holds; fails with the last value it had."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + PATIENCE
     while True:
         value = condition()
         if value is True:
             return
         if time.monotonic() > end:
-            raise AssertionError("%s: did not happen in %s s, last: %r" % (name, patience, value))
+            raise AssertionError("%s: did not happen in %s s, last: %r" % (name, PATIENCE, value))
         time.sleep(0.02)
 
 
@@ -117,11 +120,18 @@ def start_rpc(name, rank, world, master, transports, threads=16):
     )
 
 
+def keep_store():
+    """Keeps the store of the group open until this process ends. See `outlive`."""
+    agent = rpc.api._get_current_rpc_agent()
+    _hosted.append(agent.store if hasattr(agent, "store") else None)
+
+
 def stop_rpc(rank, graceful=True):
     """`rpc.shutdown`. The worker of rank 0 has the store, so it goes last: in a dynamic group it waits until it is
-    alone; in a static one it keeps the store for a moment, because the last barrier is read from there."""
+    alone; in a static one its process ends after those of the others, which read the last barrier there."""
     agent = rpc.api._get_current_rpc_agent()
-    store = agent.store if hasattr(agent, "store") else None
+    if rank == 0:
+        keep_store()
     if graceful and not agent.is_static_group:
         # A worker of a dynamic group goes without waiting, and would not answer the very call that told it to go.
         until("all calls are answered", lambda: int(agent.get_debug_info()["agent.server_active_calls"]) == 0)
@@ -132,19 +142,22 @@ def stop_rpc(rank, graceful=True):
         # Somebody is dead, and has not let go of what he had.
         rpc.api._ignore_rref_leak = True
     rpc.shutdown(graceful=graceful)
-    if graceful and rank == 0:
-        time.sleep(0.5)
-    del store
 
 
-def watch(lifetime=LIFETIME):
+def outlive(scratch, others):
+    """Waits until these processes have ended. Whoever runs the plan says so by a file for each."""
+    for other in others:
+        wait_for_file(os.path.join(scratch, "ended-" + other))
+
+
+def watch():
     """A process that hangs prints all stacks and ends with an error."""
-    faulthandler.dump_traceback_later(lifetime, exit=True)
+    faulthandler.dump_traceback_later(LIFETIME, exit=True)
 
 
 def wait_for_file(path):
     if path:
-        until("the file %s" % os.path.basename(path), lambda: os.path.exists(path), LIFETIME)
+        until("the file %s" % os.path.basename(path), lambda: os.path.exists(path))
 
 
 def wait_for_turn(path):

@@ -54,6 +54,9 @@ def main():
     else:
         worker_api.finished.wait()
     harness.stop_rpc(options.rank)
+    if options.rank == 0:
+        # The others still read the last barrier in its store.
+        time.sleep(1.0)
     harness.end_now(0)
 
 

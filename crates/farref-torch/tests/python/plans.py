@@ -43,6 +43,9 @@ SMOKE = {
     "kill_peer",
 }
 
+# What a peer writes when it has waited for the others in vain for the first time.
+IMPATIENT = ["--impatient", "{scratch}/gave-up"]
+
 
 def plan(
     name, scenario, group, workers, transports="default", late=(), killed=(), prefix=0, master="{master}", peer_args=()
@@ -64,6 +67,7 @@ def plan(
         else:
             args += ["--master", master, "--second-master", "{second_master}", "--scratch", "{scratch}"]
             args += ["--scenario", scenario, "--pythons", ",".join(pythons), "--peers", ",".join(peers)]
+            args += ["--outlives", ",".join(name for name, _ in named[1:])] if rank == 0 else []
         processes.append(
             {
                 "name": worker,
@@ -124,8 +128,8 @@ def all_plans():
         plan("leave_held", "leave_held", "dynamic", "python0 python1 rust*"),
         plan("given_up", "given_up", "static", "python0 python1 rust*"),
         plan("given_up_rank0", "given_up", "static", "rust* python0 python1", "uv"),
-        plan("impatient", "impatient", "static", "python0 python1 rust*", peer_args=["--impatient", "0.5"]),
-        plan("impatient_leader", "impatient", "static", "a_rust* python0 python1", "uv", peer_args=["--impatient", "0.5"]),
+        plan("impatient", "impatient", "static", "python0 python1 rust*", peer_args=IMPATIENT),
+        plan("impatient_leader", "impatient", "static", "a_rust* python0 python1", "uv", peer_args=IMPATIENT),
         # Strangers. The main worker leads the all-gather, so the other has no pipe to the peer before.
         plan("greetings", "greetings", "static", "python0 python1 rust*"),
         # Distributed autograd.

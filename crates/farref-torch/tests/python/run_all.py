@@ -14,8 +14,11 @@ import sys
 import tempfile
 import time
 
+import forks
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-PATIENCE = 180
+# A plan that takes longer hangs.
+PATIENCE = 600
 
 
 def main():
@@ -26,7 +29,6 @@ def main():
     parser.add_argument("plans", nargs="*", help="names of plans; all if none is given")
     options = parser.parse_args()
     peer = shlex.split(options.peer) if options.peer else [options.python, os.path.join(HERE, "stand_in.py")]
-    sys.path.insert(0, HERE)
     import plans
 
     known = plans.all_plans()
@@ -37,10 +39,10 @@ def main():
     assert not options.plans or len(chosen) == len(set(options.plans)), "there are: %s" % [p["name"] for p in known]
     failures = 0
     print("%-30s %-7s %7s %7s  %s" % ("plan", "result", "seconds", "checks", "problem"), flush=True)
-    for _ in range(options.times):
-        for plan in chosen:
+    with forks.Forks(options.python) as server:
+        for plan in chosen * options.times:
             started = time.monotonic()
-            problems, checks = run(plan, options.python, peer)
+            problems, checks = run(plan, server, peer)
             failures += bool(problems)
             row = (plan["name"], "FAILED" if problems else "ok", time.monotonic() - started, checks)
             print("%-30s %-7s %7.1f %7d  %s" % (row + ("; ".join(problems)[:300],)), flush=True)
@@ -48,7 +50,7 @@ def main():
     return 1 if failures else 0
 
 
-def run(plan, python, peer):
+def run(plan, server, peer):
     """Starts all processes of a plan and compares how they end with what the plan says."""
     fill = {"{master}": address(), "{second_master}": address()}
     fill["{master6}"] = fill["{master}"].replace("127.0.0.1", "[::1]")
@@ -56,13 +58,16 @@ def run(plan, python, peer):
         fill["{scratch}"] = scratch
         running = []
         for process in plan["processes"]:
-            command = peer if process["kind"] == "peer" else [python, os.path.join(HERE, "worker.py")]
             args = process["args"]
             for key, value in fill.items():
                 args = [arg.replace(key, value) for arg in args]
             out, err = (open(os.path.join(scratch, process["name"] + end), "w+") for end in (".out", ".err"))
-            running.append((process, subprocess.Popen(command + args, stdout=out, stderr=err, cwd=HERE), out, err))
-        wait_for([child for _, child, _, _ in running], [process["end"] for process, _, _, _ in running])
+            if process["kind"] == "peer":
+                child = subprocess.Popen(peer + args, stdout=out, stderr=err, cwd=HERE)
+            else:
+                child = forks.Forked(args, out.name, err.name, server.socket)
+            running.append((process, child, out, err))
+        wait_for([(process, child) for process, child, _, _ in running], scratch)
         problems, checks = [], 0
         for process, child, out, _ in running:
             problem, count = judge(process, child.returncode, out)
@@ -76,17 +81,20 @@ def run(plan, python, peer):
     return problems, checks
 
 
-def wait_for(children, ends):
-    """Waits for all. Once one has failed, the others get a few seconds; nobody gets more than `PATIENCE`."""
+def wait_for(children, scratch):
+    """Waits for all, and says who has ended. Once one has failed, the others get a few seconds."""
     end = time.monotonic() + PATIENCE
-    while any(child.poll() is None for child in children) and time.monotonic() < end:
-        expected = [-signal.SIGKILL if how == "killed" else 0 for how in ends]
-        if any(child.poll() not in (None, code) for child, code in zip(children, expected)):
-            end = min(end, time.monotonic() + 5)
-        time.sleep(0.05)
-    for child in children:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
+    left = list(children)
+    while left and time.monotonic() < end:
+        for process, child in [(process, child) for process, child in left if child.poll() is not None]:
+            left.remove((process, child))
+            if child.returncode != (-signal.SIGKILL if process["end"] == "killed" else 0):
+                end = min(end, time.monotonic() + 5)
+            open(os.path.join(scratch, "ended-" + process["name"]), "w").close()
+        time.sleep(0.02)
+    for process, child in left:
+        child.kill()
+        if process["kind"] == "peer":
             child.wait()
 
 
@@ -100,7 +108,7 @@ def judge(process, code, out):
     try:
         report = json.loads(lines[-1])
     except ValueError:
-        return "%s: %s" % (name, "did not end" if code == -signal.SIGTERM else "no report, exit code %s" % code), 0
+        return "%s: %s" % (name, "did not end" if code == -signal.SIGKILL else "no report, exit code %s" % code), 0
     if code != 0 or not report["ok"]:
         return "%s: exit code %s: %s" % (name, code, report.get("error")), 0
     if process["kind"] == "python" and report["checks"] == 0:

@@ -23,6 +23,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 import traceback
 
 import harness
@@ -100,6 +101,9 @@ def main():
             peer_api._stopping.wait()
         line["debug"] = references.snapshot()
         harness.stop_rpc(options.rank, peer_api._graceful)
+        if options.rank == 0:
+            # The others still read the last barrier in its store.
+            time.sleep(1.0)
         line["ok"] = True
     except BaseException as error:
         traceback.print_exc()

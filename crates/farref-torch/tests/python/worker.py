@@ -36,6 +36,7 @@ def arguments():
     parser.add_argument("--end-then", help="a file to write when it begins to end")
     parser.add_argument("--rounds", type=int, help="how often workers come and go (scenario churn)")
     parser.add_argument("--killed", default="", help="peers that are killed in the middle of it")
+    parser.add_argument("--outlives", help="processes that end before this one, which hosts their store")
     parser.add_argument("--program", help="which of the tutorials (scenario tutorial)")
     parser.add_argument("--results-to", help="a file for what the program returned")
     parser.add_argument("--results-like", help="a file that another run has written or will write, to compare")
@@ -76,6 +77,7 @@ def main():
         group.report(False, "%s: %s" % (type(error).__name__, str(error)[:2000]))
         harness.end_now(1)
     group.report(True)
+    harness.outlive(options.scratch, options.outlives.split(",") if options.outlives else [])
     harness.end_now(0)
 
 

@@ -39,6 +39,22 @@ def sleep(seconds):
     return seconds
 
 
+_gate = threading.Event()
+
+
+def close_gate():
+    _gate.clear()
+
+
+def open_gate():
+    _gate.set()
+
+
+def pass_gate():
+    """Answers when the gate is open, as late as the test wants it."""
+    _gate.wait()
+
+
 @rpc.functions.async_execution
 def later(value):
     """Returns a future, whose value comes from another thread."""

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use farref::{Part, Store as _, StoreServer, TcpStoreClient, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually, free_port};
 use tokio::time::timeout;
 
 use crate::agent::state::accepted_pipes::{AcceptedPipe, Standing, Unclaimed};
@@ -14,8 +15,6 @@ use crate::transport::{Incoming, Limits, Outgoing, PipeReceiver, PipeSender, con
 use crate::{TorchGroup, py_call};
 
 pub(in crate::agent) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Nothing takes this long unless it hangs.
-pub(in crate::agent) const HANG: Duration = Duration::from_secs(60);
 /// How long is looked whether something happens that must not.
 pub(in crate::agent) const WHILE: Duration = Duration::from_millis(300);
 
@@ -26,9 +25,7 @@ async fn double(number: i64) -> i64 {
 
 /// A group that is about to come together, in which each has this address.
 pub(in crate::agent) fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
-    let probe = std::net::TcpListener::bind((HERE, 0)).expect("a port");
-    let port = probe.local_addr().expect("an address").port();
-    drop(probe);
+    let port = free_port().expect("a port");
     let member = move |name: &str, rank| {
         let group = TorchGroup::new(name).master("127.0.0.1", port);
         group.address(HERE).rank(rank).dynamic()
@@ -38,9 +35,9 @@ pub(in crate::agent) fn group() -> (impl Fn(&str, u16) -> TorchGroup, u16) {
 
 /// Where a worker listens.
 pub(in crate::agent) async fn address_of(name: &str, port: u16) -> String {
-    let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
+    let store = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await;
     let key = format!("rpc_prefix_0/addrs/{name}");
-    let address = store.expect("the store").get(&key, HANG).await;
+    let address = store.expect("the store").get(&key, TEST_TIMEOUT).await;
     String::from_utf8(address.expect("published").to_vec()).expect("a text")
 }
 
@@ -51,7 +48,7 @@ async fn pair() -> (Worker, Worker, String) {
         let (a, b) = (member("a", 0).world_size(2), member("b", 1).world_size(2));
         tokio::join!(a.join(), b.join())
     };
-    let (a, b) = timeout(HANG, joined).await.expect("no hanging");
+    let (a, b) = timeout(TEST_TIMEOUT, joined).await.expect("no hanging");
     let (a, b) = (a.expect("joined"), b.expect("joined"));
     let address = address_of("b", port).await;
     (a, b, address)
@@ -72,7 +69,7 @@ async fn assert_both_there(a: &Worker, b: &Worker) {
 }
 
 async fn end(a: Worker, b: Worker) {
-    let ended = timeout(HANG, async { tokio::join!(a.shutdown(), b.shutdown()) });
+    let ended = timeout(TEST_TIMEOUT, async { tokio::join!(a.shutdown(), b.shutdown()) });
     let (a, b) = ended.await.expect("no hanging");
     a.and(b).expect("a graceful end");
 }
@@ -108,7 +105,7 @@ pub(in crate::agent) fn call(udf: &[u8]) -> Outgoing<Part> {
 /// Asks something, and returns the answer.
 pub(in crate::agent) async fn ask(pipe: &mut (PipeSender, PipeReceiver), udf: &[u8]) -> Incoming {
     pipe.0.send(&[call(udf)]).await.expect("sent");
-    let answer = timeout(HANG, pipe.1.next()).await.expect("no hanging");
+    let answer = timeout(TEST_TIMEOUT, pipe.1.next()).await.expect("no hanging");
     answer.expect("a pipe").expect("an answer")
 }
 
@@ -167,7 +164,7 @@ async fn in_4_strangers_push_each_other_out() {
     for _ in 0..most + 10 {
         silent.push(pipe(&address, "nobody").await);
     }
-    let first = timeout(HANG, silent[0].1.next()).await.expect("no hanging");
+    let first = timeout(TEST_TIMEOUT, silent[0].1.next()).await.expect("no hanging");
     assert!(!matches!(first, Ok(Some(_))), "the oldest is closed");
     assert_both_there(&a, &b).await;
     drop(silent);
@@ -182,18 +179,14 @@ async fn in_2_a_joiner_that_failed_takes_nobody_along() {
     let a = member("a", 0).join().await.expect("joined");
     let mut failed = pipe(&address_of("a", port).await, "b").await;
     drop(ask(&mut failed, &device_infos()).await);
-    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = timeout(TEST_TIMEOUT, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");
     drop(failed);
     tokio::time::sleep(WHILE).await;
     assert_both_there(&a, &b).await;
     b.crash().await;
-    let gone = async {
-        while a.peers().len() > 1 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(HANG, gone).await.expect("its end is noticed");
+    let gone = eventually("its end is noticed", || a.peers().len() == 1).await;
+    gone.expect("it is gone");
     a.crash().await;
 }
 
@@ -207,7 +200,7 @@ async fn length(text: String) -> usize {
 async fn in_3_a_stranger_is_no_second_worker_of_a_members_name() {
     let (member, port) = group();
     let a = member("a", 0).join().await.expect("joined");
-    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = timeout(TEST_TIMEOUT, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");
     assert_both_there(&a, &b).await;
     for number in [77, 1, 40_000] {
@@ -226,7 +219,7 @@ async fn in_3_a_stranger_is_no_second_worker_of_a_members_name() {
 async fn in_3_one_that_joins_has_a_number_of_a_worker() {
     let (member, port) = group();
     let a = member("a", 0).join().await.expect("joined");
-    let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
+    let store = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await;
     let store = store.expect("the store");
     let listener = std::net::TcpListener::bind((HERE, 0)).expect("a port");
     let address = format!("uv://{}", listener.local_addr().expect("an address"));
@@ -274,9 +267,9 @@ async fn in_5_a_stranger_sends_nothing_large() {
     });
     // It may have been closed before all was written.
     drop(stranger.0.send(&[call(&udf)]).await);
-    let answer = timeout(HANG, stranger.1.next()).await.expect("no hanging");
+    let answer = timeout(TEST_TIMEOUT, stranger.1.next()).await.expect("no hanging");
     assert!(!matches!(answer, Ok(Some(_))), "it is closed, and not read");
-    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = timeout(TEST_TIMEOUT, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");
     let to_a = b.peer("a").expect("a member");
     let answer: farref::Result<usize> = py_call(&to_a, "agent_tests.length", (large(),)).await;
@@ -298,7 +291,7 @@ async fn in_5_a_stranger_that_does_not_read_is_closed() {
         }
         false
     };
-    assert!(timeout(HANG, closed).await.expect("no hanging"));
+    assert!(timeout(TEST_TIMEOUT, closed).await.expect("no hanging"));
     assert_both_there(&a, &b).await;
     end(a, b).await;
 }

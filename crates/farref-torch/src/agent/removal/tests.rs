@@ -1,12 +1,11 @@
 //! What is done, and what is not, when a worker of a dynamic group is gone (MR-1 to MR-5).
 
-use std::time::Duration;
-
 use farref::{Store as _, TcpStoreClient, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually_async, free_port};
 use tokio::time::timeout;
 
 use crate::agent::accepting::tests::{
-    HANG, HERE, WHILE, address_of, ask, call, device_infos, group, news, pipe,
+    HERE, WHILE, address_of, ask, call, device_infos, group, news, pipe,
 };
 use crate::rpc::Kind;
 
@@ -14,7 +13,7 @@ const LIST: &str = "rpc_prefix_0/names/_ALL_WORKER_INFOS";
 const TURN: &str = "rpc_prefix_0/RpcGroupManagementToken";
 
 async fn store(port: u16) -> TcpStoreClient {
-    let store = TcpStoreClient::connect("127.0.0.1", port, HANG).await;
+    let store = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await;
     store.expect("the store")
 }
 
@@ -29,18 +28,13 @@ async fn text(store: &TcpStoreClient, key: &str) -> String {
 
 /// Waits until it is so.
 async fn until(is_so: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !is_so().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(HANG, waiting).await.expect("it happens");
+    let waited = eventually_async("what is waited for", async || Ok(is_so().await));
+    waited.await.expect("it happens");
 }
 
 /// An address at which nobody listens.
 fn nowhere() -> String {
-    let probe = std::net::TcpListener::bind((HERE, 0)).expect("a port");
-    format!("uv://{}", probe.local_addr().expect("an address"))
+    format!("uv://{HERE}:{}", free_port().expect("a port"))
 }
 
 fn knows(worker: &Worker, name: &str) -> bool {
@@ -135,9 +129,9 @@ async fn mr_1_one_that_dies_while_it_joins_keeps_nobody_from_coming() {
     drop(ask(&mut dies, &device_infos()).await);
     drop(dies);
     until(async || text(&store, LIST).await == "a-0,").await;
-    let b = timeout(HANG, member("b", 1).join()).await;
+    let b = timeout(TEST_TIMEOUT, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");
-    let left = timeout(HANG, b.shutdown()).await;
+    let left = timeout(TEST_TIMEOUT, b.shutdown()).await;
     left.expect("no hanging").expect("left");
     a.crash().await;
 }

@@ -41,7 +41,7 @@ async fn whatever_peers_say_about_references_is_acknowledged() {
     let mine = stage.worker.rref(5_i64).unwrap();
     let give = py_call::<PyValue>(&peer("python"), "shop.take", (mine.clone(),)).start();
     let Fork { rref, fork, .. } = handed(python).await;
-    timeout(SOON, give).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, give).await.unwrap().unwrap();
     let handed_on = GlobalId::new(python.id, 50);
     let registered = Message::ForkRequest {
         rref,
@@ -67,7 +67,7 @@ async fn whatever_peers_say_about_references_is_acknowledged() {
     creation.answer(&Message::RemoteRet { rref, fork });
     let give = py_call::<PyValue>(&peer("other"), "shop.take", (made.clone(),)).start();
     let Fork { fork, .. } = handed(other).await;
-    timeout(SOON, give).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, give).await.unwrap().unwrap();
     tell(&stage, other, &Message::ChildAccept { fork }, 4).await;
     drop(made);
     let gone = python.request().await;

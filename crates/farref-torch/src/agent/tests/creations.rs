@@ -46,7 +46,7 @@ async fn a_reference_from_an_owner_that_is_still_making_the_value_is_deleted_whe
     none.none();
     let value = none.finish();
     request.answer(&Message::PythonRet { value: &value });
-    timeout(SOON, next).await.unwrap().unwrap().unwrap();
+    timeout(TEST_TIMEOUT, next).await.unwrap().unwrap().unwrap();
 
     creation.answer(&Message::RemoteRet { rref, fork });
     let gone = python.request().await;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use farref::Blob;
+use farref_testkit::{eventually, eventually_async};
 
 use super::*;
 use crate::agent::state::links::{Link, lock};
@@ -17,7 +18,7 @@ async fn answer_unasked(stage: &Stage, python: &mut Played) {
     let (kind, bytes) = Message::Ack.encode();
     let unasked = super::super::messages::ready(kind, request.message.id + 1000, bytes);
     drop(request.back.send(unasked));
-    let outcome = timeout(SOON, call).await.unwrap().unwrap();
+    let outcome = timeout(TEST_TIMEOUT, call).await.unwrap().unwrap();
     outcome.expect_err("the peer is cut off");
 }
 
@@ -57,7 +58,7 @@ async fn stranger(stage: &Stage) -> Option<(PipeSender, PipeReceiver)> {
     let pipe = connect(&stage.address, "stranger", Limits::default()).await;
     let (mut sender, mut receiver) = pipe.ok()?;
     sender.send(&[call_of("no_such_function")]).await.ok()?;
-    let answer = timeout(SOON, receiver.next()).await;
+    let answer = timeout(TEST_TIMEOUT, receiver.next()).await;
     let answer = answer.expect("no hanging").ok()?;
     answer.map(|_| (sender, receiver))
 }
@@ -78,21 +79,16 @@ async fn a_peer_that_is_cut_off_has_no_place_though_it_does_not_read() {
         python.pipe = Some(pipe.unwrap());
         python.send_all(&stage, &[call_of("large")]).await;
         // What the system takes of the answer is written, which is not all.
-        let begun = async {
-            let is_begun = |link: &Arc<Link>| {
-                let pipes = lock(&link.traffic);
-                let sent = |pipe: &Arc<Traffic>| pipe.bytes_sent.load(Ordering::Relaxed);
-                pipes.iter().any(|pipe| sent(pipe) > 1 << 10)
-            };
-            let shared = stage.agent.shared();
-            while !shared
-                .link_by_name("python")
-                .is_some_and(|link| is_begun(&link))
-            {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+        let is_begun = |link: &Arc<Link>| {
+            let pipes = lock(&link.traffic);
+            let sent = |pipe: &Arc<Traffic>| pipe.bytes_sent.load(Ordering::Relaxed);
+            pipes.iter().any(|pipe| sent(pipe) > 1 << 10)
         };
-        timeout(SOON, begun).await.expect("it is answered");
+        let shared = stage.agent.shared();
+        let begun = eventually("it is answered", || {
+            shared.link_by_name("python").is_some_and(|link| is_begun(&link))
+        });
+        begun.await.expect("it is answered");
         let _other = stranger(&stage).await.expect("the other place");
         assert!(stranger(&stage).await.is_none(), "all places are taken");
         match breaks_frames {
@@ -104,12 +100,8 @@ async fn a_peer_that_is_cut_off_has_no_place_though_it_does_not_read() {
                 python.send_all(&stage, &[message]).await;
             }
         }
-        let room = async {
-            while stranger(&stage).await.is_none() {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        let room = timeout(SOON, room).await;
+        let room = eventually_async("a place is free", async || Ok(stranger(&stage).await.is_some()));
+        let room = room.await;
         assert!(room.is_ok(), "it keeps its place, frames: {breaks_frames}");
         stage.worker.crash().await;
     }

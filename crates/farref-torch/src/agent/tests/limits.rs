@@ -3,6 +3,7 @@
 
 use farref::{Blob, Error, RRef};
 use farref_autograd::Tensor;
+use farref_testkit::eventually;
 use tokio::sync::{Notify, Semaphore};
 
 use super::*;
@@ -51,13 +52,13 @@ async fn a_call_that_is_too_large_is_undone() {
             "{what}: {refused:?}"
         );
         let made = context.enter(|| py_remote(&peer, "shop.sell", (mine.clone(), value)));
-        let refused = timeout(SOON, made.confirmed())
+        let refused = timeout(TEST_TIMEOUT, made.confirmed())
             .await
             .expect("it is known at once");
         assert!(refused.is_err(), "{what}");
         drop(made);
         let released = async {
-            let released = timeout(SOON, context.release()).await;
+            let released = timeout(TEST_TIMEOUT, context.release()).await;
             released.expect("no call is open in it").unwrap();
         };
         // The peer might know of it.
@@ -250,12 +251,8 @@ async fn references_in_an_answer_that_is_too_large_are_taken_back() {
         let call = super::super::messages::ready(kind, 77, bytes);
         python.send_all(&stage, &[call]).await;
         drop(error_of(&python.answer().await.expect("it is answered")));
-        let freed = async {
-            while !stage.worker.references().is_empty() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(SOON, freed).await.expect(what);
+        let freed = eventually(what, || stage.worker.references().is_empty()).await;
+        freed.expect("they are taken back");
     }
     stage.worker.crash().await;
 }
@@ -302,7 +299,7 @@ async fn gradients_that_are_too_large_fail_their_pass_only() {
         .unwrap()
         .into();
     let backward = context.backward(&[&loss]);
-    let failed = timeout(SOON, backward).await.expect("it is known at once");
+    let failed = timeout(TEST_TIMEOUT, backward).await.expect("it is known at once");
     let error = failed.expect_err("they do not fit").to_string();
     assert!(error.contains("limit"), "{error}");
     stage.worker.crash().await;

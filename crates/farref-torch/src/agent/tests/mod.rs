@@ -16,6 +16,7 @@ use std::time::Duration;
 use farref::agent::{Group, NodeId};
 use farref::functions::Functions;
 use farref::{MemoryStore, Part, Worker, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
@@ -24,9 +25,6 @@ use crate::group::{GroupStore, Member, Place};
 use crate::pickle::Writer;
 use crate::rpc::{Fork, GlobalId, Kind, Message, Udf};
 use crate::transport::{Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, connect};
-
-/// Long enough for anything that happens at all.
-const SOON: Duration = Duration::from_secs(60);
 
 /// The worker that is tried.
 const RUST: u16 = 1;
@@ -106,7 +104,7 @@ pub(super) async fn stage(
         base: String::new(),
         prefix: 0,
         rounds_before: 0,
-        patience: SOON,
+        patience: TEST_TIMEOUT,
     };
     let store = Arc::new(MemoryStore::default());
     let parts = Parts {
@@ -171,13 +169,13 @@ impl Played {
     /// The next answer to one of its requests. `None`: it was cut off.
     pub(super) async fn answer(&mut self) -> Option<Incoming> {
         let (_, receiver) = self.pipe.as_mut()?;
-        let answer = timeout(SOON, receiver.next()).await;
+        let answer = timeout(TEST_TIMEOUT, receiver.next()).await;
         answer.expect("an answer comes").ok().flatten()
     }
 
     /// The next request of the worker's.
     pub(super) async fn request(&mut self) -> Got {
-        let request = timeout(SOON, self.requests.recv()).await;
+        let request = timeout(TEST_TIMEOUT, self.requests.recv()).await;
         let (message, back) = request.expect("a request comes").expect("it listens");
         Got { message, back }
     }

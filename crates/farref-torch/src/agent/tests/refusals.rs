@@ -180,7 +180,7 @@ async fn the_owner_hears_of_references_in_refused_answers() {
     let mut answer = super::super::messages::ready(kind, request.message.id, bytes);
     answer.tensor_list = bad_list();
     drop(request.back.send(answer));
-    let outcome = timeout(SOON, call).await.unwrap().unwrap();
+    let outcome = timeout(TEST_TIMEOUT, call).await.unwrap().unwrap();
     let error = outcome.expect_err("it cannot be read").to_string();
     assert!(error.contains("beyond its"), "{error}");
     let gone = python.request().await;

@@ -54,15 +54,15 @@ async fn a_call_that_cannot_be_composed_is_undone() {
     let mine = stage.worker.rref(5_i64).unwrap();
     let context = farref_autograd::Context::new(&stage.worker).unwrap();
     let call = async { py_call::<PyValue>(&peer, "shop.sell", (mine.clone(), broken())).await };
-    let failed = timeout(SOON, context.run(call)).await;
+    let failed = timeout(TEST_TIMEOUT, context.run(call)).await;
     let error = failed.expect("it is known at once").unwrap_err();
     assert!(error.to_string().contains("source"), "{error}");
     let made = context.enter(|| py_remote(&peer, "shop.sell", (mine.clone(), broken())));
-    let refused = timeout(SOON, made.confirmed()).await;
+    let refused = timeout(TEST_TIMEOUT, made.confirmed()).await;
     refused.expect("it is known at once").unwrap_err();
     drop(made);
     let released = async {
-        let released = timeout(SOON, context.release()).await;
+        let released = timeout(TEST_TIMEOUT, context.release()).await;
         released.expect("no call is open in it").unwrap();
     };
     // Nothing was sent, but the peer may be asked to forget it all the same.
@@ -84,7 +84,7 @@ async fn a_call_that_cannot_be_composed_is_undone() {
     // And the wire is as before.
     let next = tokio::spawn(async move { py_call::<PyValue>(&peer, "shop.next", ()).await });
     answer_call(python).await;
-    timeout(SOON, next).await.unwrap().unwrap().unwrap();
+    timeout(TEST_TIMEOUT, next).await.unwrap().unwrap().unwrap();
     stage.worker.crash().await;
 }
 
@@ -96,12 +96,12 @@ async fn creations_that_cannot_be_composed_do_not_count() {
     let peer = stage.worker.peer("python").unwrap();
     for _ in 0..WINDOW + 1 {
         let made = py_remote(&peer, "shop.sell", (broken(),));
-        let refused = timeout(SOON, made.confirmed()).await;
+        let refused = timeout(TEST_TIMEOUT, made.confirmed()).await;
         refused.expect("it is known at once").unwrap_err();
     }
     let next = tokio::spawn(async move { py_call::<PyValue>(&peer, "shop.next", ()).await });
     answer_call(python).await;
-    timeout(SOON, next).await.unwrap().unwrap().unwrap();
+    timeout(TEST_TIMEOUT, next).await.unwrap().unwrap().unwrap();
     stage.worker.crash().await;
 }
 
@@ -125,7 +125,7 @@ async fn creations_that_are_confirmed_do_not_count() {
             creation.answer(&Message::RemoteRet { rref, fork });
         }
         for made in &made {
-            timeout(SOON, made.confirmed()).await.unwrap().unwrap();
+            timeout(TEST_TIMEOUT, made.confirmed()).await.unwrap().unwrap();
         }
         kept.extend(made);
     }
@@ -151,7 +151,7 @@ async fn a_tensor_whose_bytes_are_not_to_be_had_is_an_error_of_its_call_only() {
         if number != 2 {
             answer_call(python).await;
         }
-        let outcome = timeout(SOON, call).await.expect("it is known at once");
+        let outcome = timeout(TEST_TIMEOUT, call).await.expect("it is known at once");
         assert_eq!(outcome.is_err(), number == 2, "{number}: {outcome:?}");
     }
     stage.worker.crash().await;

@@ -1,7 +1,6 @@
 //! Peers that mean harm: they harm nobody else, and nothing is left of them.
 
 use std::slice::from_ref;
-use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -85,7 +84,7 @@ async fn tr_7_half_a_handshake_is_given_up_when_the_peer_goes() {
 #[tokio::test]
 async fn tr_6_silence_costs_a_place_for_a_while() {
     let brief = Limits {
-        handshake: Duration::from_secs(1),
+        handshake: Duration::from_secs(3),
         ..limits()
     };
     let mut both = both(brief).await;
@@ -468,12 +467,10 @@ async fn a_listener_that_answers_nonsense_is_no_pipe() {
         handshake: Duration::from_millis(50),
         ..limits()
     };
-    let since = Instant::now();
     let error = hang(connect(&address, "worker1", brief))
         .await
         .expect_err("silence");
     assert!(matches!(error, PipeError::Deadline(_)), "{error}");
-    assert!(since.elapsed() < HANG);
     drop(server);
     let error = hang(connect(&address, "worker1", limits()))
         .await

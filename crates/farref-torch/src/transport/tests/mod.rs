@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ::bytes::Bytes;
+use farref_testkit::{TEST_TIMEOUT, eventually, thorough, within};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -19,16 +20,13 @@ use super::{
     Incoming, Limits, Listener, Outgoing, PipeReceiver, PipeSender, Storage, cma_domain, connect,
 };
 
-/// Nothing takes this long unless it hangs.
-const HANG: Duration = Duration::from_secs(30);
-
 fn limits() -> Limits {
     Limits {
         payload: 64 << 20,
         message: 256 << 20,
         tensors: 100,
         // Nothing but the tests of deadlines depends on them.
-        handshake: 4 * HANG,
+        handshake: 4 * TEST_TIMEOUT,
         pipes: 8,
         unclaimed: 0,
         cma: None,
@@ -80,17 +78,12 @@ async fn both(limits: Limits) -> Both {
 }
 
 async fn hang<T>(future: impl Future<Output = T>) -> T {
-    timeout(HANG, future).await.expect("no hanging")
+    within("a step", future).await.expect("no hanging")
 }
 
 /// Waits until something is so.
-async fn until(mut is_so: impl FnMut() -> bool) {
-    hang(async {
-        while !is_so() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    })
-    .await;
+async fn until(is_so: impl FnMut() -> bool) {
+    eventually("what is waited for", is_so).await.expect("it happens");
 }
 
 /// Waits until a listener has nothing left of the peers that were there.

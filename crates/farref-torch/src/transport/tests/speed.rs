@@ -1,4 +1,5 @@
-//! How fast pipes are here. Nothing is asserted about it; `cargo test --release speed -- --nocapture` tells.
+//! How fast pipes are here. Nothing is asserted about it. It is printed by
+//! `FARREF_THOROUGH=1 cargo test --release speed -- --nocapture`.
 
 use std::slice::from_ref;
 use std::time::Instant;
@@ -25,6 +26,7 @@ async fn echo((mut sender, mut receiver): (PipeSender, PipeReceiver)) {
 }
 
 async fn round_trips(what: &str, rounds: u32, sent: Outgoing) {
+    let rounds = if thorough() { rounds } else { rounds.min(10) };
     let both = both(limits()).await;
     let echo = tokio::spawn(echo(both.callee));
     let (mut sender, mut receiver) = both.caller;
@@ -58,9 +60,9 @@ async fn speed_of_round_trips() {
     )
     .await;
     round_trips(
-        "64 MiB of tensors",
+        "large tensors",
         3,
-        message(1, pattern(200, 0), vec![pattern(64 << 20, 0)]),
+        message(1, pattern(200, 0), vec![pattern(if thorough() { 64 << 20 } else { 4 << 20 }, 0)]),
     )
     .await;
 }
@@ -69,7 +71,7 @@ async fn speed_of_round_trips() {
 async fn speed_one_way() {
     for size in [1, 32] {
         let mut both = both(limits()).await;
-        let rounds = 5000 / size;
+        let rounds = if thorough() { 5000 } else { 100 } / size;
         let batch: Vec<_> = (0..size).map(|id| small(id as i64)).collect();
         let since = Instant::now();
         let send = tokio::spawn(async move {

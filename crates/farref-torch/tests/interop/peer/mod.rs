@@ -46,8 +46,8 @@ struct Options {
     /// It is a worker of a program of `../tutorials`: nobody tells it to stop, it ends when all others do.
     of_program: bool,
     max_calls: Option<u32>,
-    /// How long it waits for the others at the end, before it begins again.
-    impatient: Option<Duration>,
+    /// Written when it has waited for the others at the end and given up, before it begins again.
+    impatient: Option<String>,
 }
 
 fn options() -> Result<Options> {
@@ -84,9 +84,7 @@ fn options() -> Result<Options> {
             "--prefix" => options.prefix = value.parse()?,
             "--first-barrier" => options.first_barrier = value.parse()?,
             "--max-calls" => options.max_calls = Some(value.parse()?),
-            "--impatient" => {
-                options.impatient = Some(Duration::from_secs_f64(value.parse()?));
-            }
+            "--impatient" => options.impatient = Some(value),
             "--start-when" => options.start_when = Some(value),
             "--then" => options.then = Some(value),
             "--end-when" => options.end_when = Some(value),
@@ -109,7 +107,10 @@ pub(crate) fn run() -> Result<()> {
     let options = options()?;
     let runtime = tokio::runtime::Runtime::new()?;
     let name = options.name.clone();
-    let outcome = runtime.block_on(live(options));
+    let outcome = runtime.block_on(async {
+        let lived = tokio::time::timeout(LIFETIME, live(options)).await;
+        lived.context("the peer hangs")?
+    });
     let line = match &outcome {
         Ok(debug) => json!({"peer": name, "ok": true, "debug": debug}),
         Err(error) => json!({"peer": name, "ok": false, "error": format!("{error:#}")}),
@@ -193,9 +194,11 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-    if let Some(patience) = options.impatient {
-        let given_up = tokio::time::timeout(patience, worker.shutdown()).await;
+    if options.impatient.is_some() {
+        // The others do not leave before it has given up, so it does in any case.
+        let given_up = tokio::time::timeout(MOMENT, worker.shutdown()).await;
         anyhow::ensure!(given_up.is_err(), "nobody was to be waited for");
+        let_go(options.impatient.as_deref())?;
         let (serving, ended) = tokio::join!(worker.serve(), worker.shutdown());
         serving.context("serving")?;
         ended.context("shutting down, at the same time")?;
@@ -213,6 +216,9 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
     anyhow::ensure!(error.to_string().contains(&named), "not {named:?}: {error}");
     Ok(debug)
 }
+
+/// No peer lives longer. The scripts have the same limit.
+const LIFETIME: Duration = Duration::from_secs(5 * farref_testkit::TEST_TIMEOUT.as_secs());
 
 /// How long after the one before it a worker comes that has its turn, so that the other waits already.
 const MOMENT: Duration = Duration::from_millis(500);

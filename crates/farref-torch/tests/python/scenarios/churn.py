@@ -5,14 +5,12 @@ of them call each other, and share references. In the middle of it two workers m
 taken off the list of the members, and the next ones come as before.
 """
 
-import ctypes
 import os
 import signal
-import subprocess
-import sys
 
 import torch.distributed.rpc as rpc
 
+import forks
 import harness
 import peer_api
 import worker_api
@@ -20,19 +18,12 @@ from harness import until
 
 
 def run(group):
-    harness.watch(harness.LONG_LIFETIME)
     group.join()
     if group.name == group.main:
         Churn(group).drive()
     else:
         worker_api.finished.wait()
     group.leave()
-
-
-def dies_with_its_parent():
-    """So that nobody is left if the test is stopped."""
-    PR_SET_PDEATHSIG = 1
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Churn:
@@ -70,14 +61,14 @@ class Churn:
         self.go(before)
         self.all_know_who_is_there()
         for name, process in self.python.items():
-            process.wait(harness.PATIENCE)
+            until("%s ends" % name, lambda: process.poll() is not None)
             expected = -signal.SIGKILL if name in victims else 0
             self.check.equal("how %s ended" % name, process.returncode, expected)
         self.check.note("joins and leaves", [self.joins, self.leaves])
         self.say("%d have come, %d have gone, %d were killed" % (self.joins, self.leaves, len(victims)))
 
     def say(self, text):
-        print("progress: %s" % text, file=sys.stderr, flush=True)
+        print("progress: %s" % text, file=harness.progress, flush=True)
 
     def come(self, newcomers, number):
         """Peers come when they are told to; Python workers have to be started. They get numbers that nobody had."""
@@ -87,8 +78,9 @@ class Churn:
             args += ["--world", "dynamic", "--master", options.master, "--transports", options.transports]
             args += ["--pythons", self.group.name, "--peers", ",".join(self.group.peers), "--scratch", options.scratch]
             args += ["--start-when", os.path.join(options.scratch, "start-" + worker)]
-            command = [sys.executable, "worker.py", *args]
-            self.python[worker] = subprocess.Popen(command, stdout=sys.stderr, preexec_fn=dies_with_its_parent)
+            # To where this worker's own go, so that they are shown with it.
+            err = os.path.join(options.scratch, options.name + ".err")
+            self.python[worker] = forks.Forked(args, err, err)
         self.joins += len(newcomers)
         self.here += newcomers
 
@@ -122,7 +114,7 @@ class Churn:
             return found == everybody or found
 
         for worker in everybody:
-            until("%s knows who is there" % worker, lambda: known(worker), harness.LONG_PATIENCE)
+            until("%s knows who is there" % worker, lambda: known(worker))
 
     def all_reach_all(self):
         for caller in self.here:
@@ -155,10 +147,10 @@ class Churn:
     def kill(self, victims):
         """While they have calls to answer."""
         waiting = [
-            rpc.rpc_async(victim, self.api(victim).sleep, args=(harness.LONG_LIFETIME,), timeout=0) for victim in victims
+            rpc.rpc_async(victim, self.api(victim).sleep, args=(harness.LIFETIME,), timeout=0) for victim in victims
         ]
         helper = next(worker for worker in self.here if not self.is_python(worker) and worker not in victims)
-        ask = (victims[1], self.named(victims[1], "sleep"), [harness.LONG_LIFETIME])
+        ask = (victims[1], self.named(victims[1], "sleep"), [harness.LIFETIME])
         by_peer = rpc.rpc_async(helper, peer_api.caught, args=ask, timeout=0)
         pids = [self.ask(victim, "pid") for victim in victims]
         for pid in pids:

@@ -6,6 +6,7 @@ import torch
 import torch.distributed.rpc as rpc
 
 import peer_api
+import worker_api
 
 
 @dataclasses.dataclass
@@ -88,15 +89,19 @@ def main(group):
     seen = caught("nobody", "worker_api.echo", [1])
     check.equal("a worker that does not exist", seen["kind"], "RuntimeError")
     check.that("it is named", "nobody" in seen["text"], seen["text"])
-    seen = caught(me, "worker_api.sleep", [2.0], 0.3)
+    seen = caught(me, "worker_api.pass_gate", [], 0.3)
     check.equal("the peer's call runs out of time", seen["kind"], "timeout")
+    worker_api.open_gate()
     check.equal("a call without error", caught(me, "worker_api.echo", [[1]]), {"kind": None, "value": [1]})
     words = ["deep reason"]
     check.error("through two workers", None, words, sync(peer_api.call_back, me, "worker_api.fail", ["deep reason", "KeyError"]))
     check.error("behind a reference of a reference", None, words, behind_two(group))
 
     # The caller's time runs out; the answer that comes later harms nobody.
-    check.error("too slow", "timeout", [], lambda: rpc.rpc_sync(peer, peer_api.sleep, args=(1.0,), timeout=0.2))
+    worker_api.close_gate()
+    late = lambda: rpc.rpc_sync(peer, peer_api.call_back, args=(me, "worker_api.pass_gate", []), timeout=0.2)
+    check.error("too slow", "timeout", [], late)
+    worker_api.open_gate()
     check.equal("all is well afterwards", rpc.rpc_sync(peer, peer_api.sleep, args=(1.0,)), 1.0)
     check.equal("and the other way", caught(me, "worker_api.sleep", [1.0]), {"kind": None, "value": 1.0})
 

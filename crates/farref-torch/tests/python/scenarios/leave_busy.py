@@ -20,7 +20,7 @@ def run(group):
         return
     worker_api.finished.wait()
     answers = []
-    # Python waits for them before it goes. What comes too late is an error of time, in half a minute.
+    # Python waits for them before it goes. What comes too late is an error of time.
     for _ in range(3):
         rpc.rpc_async(peer, peer_api.sleep, args=(2.0,)).then(lambda call: answers.append(call.value()))
     harness.stop_rpc(group.rank)

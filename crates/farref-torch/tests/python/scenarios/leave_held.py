@@ -38,7 +38,7 @@ def run(group):
     harness.until("the peer has left", lambda: peer not in group.ask(other, "workers"))
     check.that("the peer leaves", True)
     for thread in threads:
-        thread.join(harness.PATIENCE)
+        thread.join()
     check.that("nobody calls it any more", failed.is_set())
     check.error("no answer", None, [], never.wait)
     harness.until("let go of", lambda: group.ask(other, "snapshot")["num_owner_rrefs"] == 0)

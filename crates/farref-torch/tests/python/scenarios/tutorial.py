@@ -7,7 +7,6 @@ out of the other.
 import importlib
 import json
 import os
-import time
 
 import torch
 import torch.distributed.rpc as rpc
@@ -40,15 +39,11 @@ def keep_the_store():
     Where PyTorch's store goes with its host at once they fail, and that is no fault of the program's."""
     shutdown = rpc.shutdown
 
-    def and_wait():
-        agent = rpc.api._get_current_rpc_agent()
-        store = agent.store if hasattr(agent, "store") else None
-        del agent
+    def keep_store_and_shut_down():
+        harness.keep_store()
         shutdown()
-        time.sleep(1.0)
-        del store
 
-    rpc.shutdown = and_wait
+    rpc.shutdown = keep_store_and_shut_down
 
 
 def compare(check, got, want):

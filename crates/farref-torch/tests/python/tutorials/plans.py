@@ -27,7 +27,9 @@ def process(program, workers, worker, master, main, results):
     args = ["--name", worker, "--rank", str(workers.index(worker)), "--world", str(len(workers)), "--master", master]
     args += ["--pythons", main, "--peers", "", "--scratch", "{scratch}"]
     args += ["--scenario", "tutorial", "--program", program, results, "{scratch}/expected"]
-    name = worker if results == "--results-like" else "reference_" + worker
+    reference = "" if results == "--results-like" else "reference_"
+    args += ["--outlives", ",".join(reference + other for other in workers[1:])] if worker == workers[0] else []
+    name = reference + worker
     return {"name": name, "kind": "python", "main": worker == main, "args": args, "end": "ok"}
 
 
