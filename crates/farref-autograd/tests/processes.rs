@@ -3,17 +3,19 @@
 mod common;
 
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use common::processes::{Processes, Role, Wire, exit_code, in_runtime};
+use common::spread;
 use common::training::{Layer, Training};
-use common::{eventually, spread};
-use farref::{RRef, Worker};
+use farref::{Peer, RRef, Worker};
 use farref_autograd::candle::{self, Device};
 use farref_autograd::engine::{Counts, Engine};
 use farref_autograd::{Candle, Context, Error, Tensor};
+use farref_testkit::{eventually, eventually_async, thorough, within};
 use libtest_mimic::{Arguments, Failed, Trial};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 /// Tells a process that it is to show how many threads it computes with, and what its children see of the environment.
 const SHOW_ENVIRONMENT: &str = "FARREF_AUTOGRAD_TEST_ENVIRONMENT";
@@ -74,16 +76,9 @@ async fn finish(group: Processes) -> Result<()> {
     })
     .await?;
     for peer in group.me.peers() {
-        let mut left = left::on(&peer).await?;
-        for _ in 0..1000 {
-            if left == [0; 5] {
-                break;
-            }
-            // What others say of a context that was released may be on its way.
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            left = left::on(&peer).await?;
-        }
-        ensure!(left == [0; 5], "{}: {left:?}", peer.name());
+        // Other workers' messages about a released context may still be on their way.
+        let what = format!("the engine of {} is empty", peer.name());
+        eventually_async(&what, async || Ok(left::on(&peer).await? == [0; 5])).await?;
     }
     group.shutdown().await
 }
@@ -110,12 +105,10 @@ async fn left() -> Result<[usize; 5], common::Failed> {
 async fn random_programs() -> Result<()> {
     const WORKERS: usize = 4;
     let group = start(WORKERS as u32).await?;
-    for seed in 0..300 {
+    for seed in 0..common::random_programs() {
         let check = spread::check(seed, &group.me, WORKERS);
-        tokio::time::timeout(Duration::from_secs(60), check)
-            .await
-            .with_context(|| format!("seed {seed} hangs"))?
-            .with_context(|| format!("seed {seed}"))?;
+        let seed = format!("seed {seed}");
+        within(&seed, check).await?.context(seed)?;
     }
     finish(group).await
 }
@@ -123,15 +116,13 @@ async fn random_programs() -> Result<()> {
 async fn side_by_side() -> Result<()> {
     const WORKERS: usize = 4;
     let group = start(WORKERS as u32).await?;
-    for seed in 0..100 {
+    for seed in 0..if thorough() { 100 } else { 20 } {
         let check = async {
             spread::check_micro_batches(seed, &group.me, WORKERS).await?;
             spread::check_shared(seed, &group.me, WORKERS).await
         };
-        tokio::time::timeout(Duration::from_secs(60), check)
-            .await
-            .with_context(|| format!("seed {seed} hangs"))?
-            .with_context(|| format!("seed {seed}"))?;
+        let seed = format!("seed {seed}");
+        within(&seed, check).await?.context(seed)?;
     }
     finish(group).await
 }
@@ -168,48 +159,70 @@ async fn training(workers: usize) -> Result<()> {
     finish(group).await
 }
 
+/// Notified when worker 2 has stopped, for each kind of [`Stop`].
+static STOPPED: [Notify; 2] = [const { Notify::const_new() }; 2];
+
 #[farref::remote]
-async fn pass_on(to: Option<String>, x: Tensor) -> Result<Tensor, common::Failed> {
-    let me = Worker::current().context("no worker")?;
-    match to {
-        Some(next) => {
-            let peer = me.peer(&next).context("the next one")?;
-            Ok(pass_on::on(&peer, None, x).await.context("the next call")?)
-        }
-        None => Ok(slow(x)?),
-    }
+async fn stopped(stop: Stop) {
+    STOPPED[stop as usize].notify_one();
 }
 
-/// Takes long, in either direction.
-fn slow(x: Tensor) -> Result<Tensor> {
-    struct Slow;
+/// Where a worker stops until it is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum Stop {
+    Forward,
+    Backward,
+}
 
-    impl candle::CustomOp1 for Slow {
-        fn name(&self) -> &'static str {
-            "slow"
-        }
+/// Calls itself on worker 2, which stops and notifies worker 0.
+#[farref::remote]
+async fn relay(stop: Stop, x: Tensor) -> Result<Tensor, common::Failed> {
+    let me = Worker::current().context("no worker")?;
+    if me.name() != "worker2" {
+        let last = me.peer("worker2").context("worker 2")?;
+        return Ok(relay::on(&last, stop, x).await.context("the next call")?);
+    }
+    let root = me.peer("worker0").context("worker 0")?;
+    if stop == Stop::Forward {
+        stopped::on(&root, stop).await.context("the notification")?;
+        std::future::pending::<()>().await;
+    }
+    let stopping = x.apply_op1(StopsBackward(root));
+    Ok(stopping
+        .map(Tensor::from)
+        .map_err(Error::from)
+        .map_err(anyhow::Error::from)?)
+}
 
-        fn cpu_fwd(
-            &self,
-            storage: &candle::CpuStorage,
-            layout: &candle::Layout,
-        ) -> candle::Result<(candle::CpuStorage, candle::Shape)> {
-            std::thread::sleep(Duration::from_millis(500));
-            Ok((storage.clone(), layout.shape().clone()))
-        }
+/// The identity. Its backward pass notifies this worker and never ends.
+struct StopsBackward(Peer);
 
-        fn bwd(
-            &self,
-            _: &candle::Tensor,
-            _: &candle::Tensor,
-            gradient: &candle::Tensor,
-        ) -> candle::Result<Option<candle::Tensor>> {
-            std::thread::sleep(Duration::from_secs(30));
-            Ok(Some(gradient.clone()))
-        }
+impl candle::CustomOp1 for StopsBackward {
+    fn name(&self) -> &'static str {
+        "stops-backward"
     }
 
-    Ok(x.apply_op1(Slow)?.into())
+    fn cpu_fwd(
+        &self,
+        storage: &candle::CpuStorage,
+        layout: &candle::Layout,
+    ) -> candle::Result<(candle::CpuStorage, candle::Shape)> {
+        Ok((storage.clone(), layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+        _: &candle::Tensor,
+    ) -> candle::Result<Option<candle::Tensor>> {
+        stopped::on(&self.0, Stop::Backward)
+            .wait()
+            .map_err(candle::Error::wrap)?;
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 async fn killed_forward() -> Result<()> {
@@ -217,9 +230,12 @@ async fn killed_forward() -> Result<()> {
     let parameter = common::parameter(&[1.0, 2.0], 2)?;
     let context = Context::new(&group.me)?;
     let middle = group.me.peer("worker1")?;
-    let pending = context
-        .enter(|| pass_on::on(&middle, Some("worker2".to_owned()), parameter.tensor()).start());
-    tokio::time::sleep(Duration::from_millis(250)).await;
+    let pending = context.enter(|| relay::on(&middle, Stop::Forward, parameter.tensor()).start());
+    within(
+        "the call's way to worker 2",
+        STOPPED[Stop::Forward as usize].notified(),
+    )
+    .await?;
     group.kill(2)?;
     let failed = pending.await;
     ensure!(failed.is_err(), "{failed:?}");
@@ -234,8 +250,7 @@ async fn killed_backward() -> Result<()> {
     let middle = group.me.peer("worker1")?;
     let loss = context
         .run(async {
-            let next = Some("worker2".to_owned());
-            let x = pass_on::on(&middle, next, parameter.tensor()).await?;
+            let x = relay::on(&middle, Stop::Backward, parameter.tensor()).await?;
             anyhow::Ok(Tensor::from(x.sum_all()?))
         })
         .await?;
@@ -244,7 +259,11 @@ async fn killed_backward() -> Result<()> {
         let loss = loss.clone();
         async move { handle.backward(&[&loss]).await }
     });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    within(
+        "the pass's way to worker 2",
+        STOPPED[Stop::Backward as usize].notified(),
+    )
+    .await?;
     ensure!(!pass.is_finished());
     group.kill(2)?;
     let failed = pass.await?;

@@ -121,7 +121,7 @@ mod tests {
         });
         assert!(told.recv_timeout(Duration::from_millis(100)).is_err());
         slot.has_closed();
-        let opened = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let opened = told.recv_timeout(farref_testkit::TEST_TIMEOUT).unwrap();
         assert!(matches!(opened, Err(CudaError::Refused)), "{opened:?}");
         thread.join().unwrap();
     }

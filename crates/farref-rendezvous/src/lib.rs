@@ -49,8 +49,6 @@ mod store;
 
 #[cfg(all(test, feature = "etcd"))]
 mod fuzzing_tests;
-#[cfg(test)]
-mod scratch;
 
 pub use error::RendezvousError;
 pub use etcd_place::EtcdPlace;

@@ -168,31 +168,30 @@ fn reachable(ip: IpAddr) -> IpAddr {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::scratch::Scratch;
+    use farref_testkit::{Scratch, TEST_TIMEOUT};
 
-    const SOON: Duration = Duration::from_secs(10);
+    use super::*;
 
     #[tokio::test]
     async fn a_rendezvous_opens_the_store_it_names() {
-        let scratch = Scratch::new();
+        let scratch = Scratch::new().unwrap();
         let free = StoreServer::bind("127.0.0.1:0").await.unwrap();
         let port = free.local_addr().port();
         free.close().await;
         for host in ["127.0.0.1", "localhost", "0.0.0.0"] {
             let at: Rendezvous = format!("tcp://{host}:{port}").parse().unwrap();
-            let hosted = open(&at, true, SOON).await.unwrap();
-            let used = open(&at, false, SOON).await.unwrap();
+            let hosted = open(&at, true, TEST_TIMEOUT).await.unwrap();
+            let used = open(&at, false, TEST_TIMEOUT).await.unwrap();
             assert!(hosted.server.is_some() && used.server.is_none());
             hosted.store.set("k", b"v").await.unwrap();
             assert_eq!(used.store.try_get("k").await.unwrap().unwrap(), "v");
-            let taken = open(&at, true, SOON).await.unwrap_err().to_string();
+            let taken = open(&at, true, TEST_TIMEOUT).await.unwrap_err().to_string();
             assert!(taken.contains("another process"), "{taken}");
             drop(used);
             hosted.server.unwrap().close().await;
         }
-        let at = Rendezvous::File(scratch.file());
-        let opened = open(&at, true, SOON).await.unwrap();
+        let at = Rendezvous::File(scratch.path().join("store"));
+        let opened = open(&at, true, TEST_TIMEOUT).await.unwrap();
         assert!(opened.server.is_none());
         opened.store.set("k", b"v").await.unwrap();
     }

@@ -6,14 +6,13 @@ pub(crate) mod program;
 pub(crate) mod spread;
 pub(crate) mod training;
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result};
 use farref::testing::Cluster;
 use farref::{Peer, Worker};
 use farref_autograd::candle::{self, DType, Device};
 use farref_autograd::engine::{Counts, Engine};
 use farref_autograd::{Candle, Parameter, Tensor};
+use farref_testkit::{eventually, thorough, within};
 
 pub(crate) struct Group {
     pub(crate) cluster: Cluster,
@@ -61,17 +60,6 @@ impl Group {
     }
 }
 
-/// Waits for something that comes by itself.
-pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
-    for _ in 0..3000 {
-        if holds() {
-            return Ok(());
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    anyhow::bail!("{what}: not after 30 s")
-}
-
 pub(crate) fn ones(shape: impl Into<candle::Shape>) -> Result<candle::Tensor> {
     Ok(candle::Tensor::ones(shape, DType::F64, &Device::Cpu)?)
 }
@@ -104,7 +92,12 @@ impl From<anyhow::Error> for Failed {
     }
 }
 
-/// Checks many seeds, several at a time. None may take longer than a minute.
+/// How many random programs a test checks.
+pub(crate) fn random_programs() -> u64 {
+    if thorough() { 300 } else { 40 }
+}
+
+/// Checks many seeds, several at a time.
 pub(crate) async fn in_parallel<F: Future<Output = Result<()>> + Send + 'static>(
     seeds: impl Iterator<Item = u64>,
     check: impl Fn(u64) -> F,
@@ -114,10 +107,8 @@ pub(crate) async fn in_parallel<F: Future<Output = Result<()>> + Send + 'static>
     for seed in seeds {
         let check = check(seed);
         tasks.spawn(async move {
-            tokio::time::timeout(Duration::from_secs(60), check)
-                .await
-                .with_context(|| format!("seed {seed} hangs"))?
-                .with_context(|| format!("seed {seed}"))
+            let seed = format!("seed {seed}");
+            within(&seed, check).await?.context(seed)
         });
         if tasks.len() == AT_ONCE
             && let Some(done) = tasks.join_next().await

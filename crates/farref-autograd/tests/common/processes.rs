@@ -1,10 +1,10 @@
 //! Groups of real processes: this one, and children of it that are the same program.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode};
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use farref::{Peer, Worker};
+use farref_testkit::{Process, Scratch};
 
 /// Tells a process that it is a worker of a group, in lines: rank, number of workers, where they meet, and what else it was
 /// given, which may be empty.
@@ -75,27 +75,26 @@ async fn join(rank: u32, workers: u32, place: &str, wire: Wire) -> Result<Worker
 /// Worker 0 is this process, the others are its children.
 pub(crate) struct Processes {
     pub(crate) me: Worker,
-    children: Vec<Child>,
-    place: PathBuf,
+    children: Vec<Process>,
+    _scratch: Scratch,
 }
 
 impl Processes {
     /// Each child is given these words.
     pub(crate) async fn start(workers: u32, words: &str, wire: Wire) -> Result<Self> {
-        let place = std::env::temp_dir().join(format!("farref-autograd-{:x}", fastrand::u64(..)));
-        let address = format!("file://{}", place.display());
+        let scratch = Scratch::new()?;
+        let address = format!("file://{}", scratch.file("group"));
         let mut children = Vec::new();
         for rank in 1..workers {
-            let child = Command::new(std::env::current_exe()?)
-                .env(ROLE, format!("{rank}\n{workers}\n{address}\n{words}"))
-                .spawn()?;
-            children.push(child);
+            let mut command = Command::new(std::env::current_exe()?);
+            command.env(ROLE, format!("{rank}\n{workers}\n{address}\n{words}"));
+            children.push(Process::start(&format!("worker{rank}"), &mut command)?);
         }
         let me = join(0, workers, &address, wire).await?;
         Ok(Self {
             me,
             children,
-            place,
+            _scratch: scratch,
         })
     }
 
@@ -105,21 +104,15 @@ impl Processes {
 
     /// Kills the child with this rank, of those that are left the one started at that place.
     pub(crate) fn kill(&mut self, rank: usize) -> Result<()> {
-        let mut child = self.children.remove(rank - 1);
-        let killed = child.kill();
-        child.wait()?;
-        Ok(killed?)
+        self.children.remove(rank - 1).kill()
     }
 
     /// Everybody that is left ends well.
     pub(crate) async fn shutdown(self) -> Result<()> {
         self.me.shutdown().await?;
         for mut child in self.children {
-            let status = child.wait()?;
-            ensure!(status.success(), "{status}");
+            child.ended_well().await?;
         }
-        drop(std::fs::remove_file(&self.place));
-        drop(std::fs::remove_dir_all(&self.place));
         Ok(())
     }
 }

@@ -9,8 +9,9 @@ use farref::{Peer, Worker};
 use farref_autograd::candle::{self, DType};
 use farref_autograd::{Tensor, cuda};
 use farref_cuda::{Cuda, StreamHandle};
+use farref_testkit::eventually;
 
-use crate::common::{Failed, eventually};
+use crate::common::Failed;
 use crate::group::{filled, finish, start, sum};
 
 /// Of a tensor in these tests.

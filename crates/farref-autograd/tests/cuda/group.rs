@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, Worker};
 use farref_autograd::cuda::{self, Options, Path};
 use farref_autograd::{Error, Tensor};
+use farref_testkit::eventually;
 
-use crate::common::eventually;
 use crate::common::processes::{Processes, Role, Wire};
 use crate::departures;
 

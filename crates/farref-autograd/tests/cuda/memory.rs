@@ -4,8 +4,9 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, RRef};
 use farref_autograd::{Tensor, cuda};
 use farref_cuda::Cuda;
+use farref_testkit::eventually;
 
-use crate::common::{Failed, eventually};
+use crate::common::Failed;
 use crate::group::{Setup, counting, filled, finish, start, start_with, sum, usage};
 
 const GIB: usize = 1 << 30;

@@ -10,6 +10,7 @@ use crate::common::{Group, elements, parameter};
 use anyhow::{Context as _, Result, ensure};
 use farref::{RRef, Worker};
 use farref_autograd::{Context, Error, Parameter, RemoteLoss, Tensor, candle};
+use farref_testkit::eventually;
 
 #[farref::remote]
 fn add(a: Tensor, b: Tensor) -> Result<Tensor, Error> {
@@ -309,7 +310,7 @@ async fn a3_a_context_that_is_dropped_is_released() -> Result<()> {
     drop(context);
     // E5: the call that is under way finds its context; what comes after does not.
     pending.await?;
-    common::eventually("the context is released", || {
+    eventually("the context is released", || {
         drop(handle.enter(|| add::on(&peer, a.tensor(), b.tensor()).start()));
         group.counts(0..2).iter().all(|counts| counts.contexts == 0)
     })

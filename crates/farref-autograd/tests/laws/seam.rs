@@ -8,13 +8,12 @@ use farref::agent::Message;
 use farref::{Error as CallError, Worker};
 use farref_autograd::engine::{Cause, Counts, Engine};
 use farref_autograd::{Candle, Context, Error, Parameter, Tensor};
-use tokio::time::timeout;
+use farref_testkit::{eventually, within};
 
-use crate::PATIENCE;
 use crate::channels::{
     self, Fate, Fates, delayed, end_in_time, give_up, is_answer, is_call, tampered as group,
 };
-use crate::common::{elements, eventually, parameter};
+use crate::common::{elements, parameter};
 
 /// So long may what is lost be waited for.
 const SHORT: Duration = Duration::from_millis(100);
@@ -93,7 +92,7 @@ async fn a_call_whose_answer_is_lost_holds_up_no_pass() -> Result<()> {
     ensure!(matches!(lost, Err(CallError::Timeout { .. })), "{lost:?}");
     eventually("its answer is lost", || fates.is_empty()).await?;
     let loss = loss(&context, &peer, &a, &b).await?;
-    timeout(PATIENCE, context.backward(&[&loss])).await??;
+    within("the pass", context.backward(&[&loss])).await??;
     assert_eq!(gradient(&context, &a)?, elements(&b.value())?);
     drop(loss);
     context.release().await?;
@@ -112,7 +111,7 @@ async fn a_pass_whose_gradients_are_lost_fails_in_its_time() -> Result<()> {
     let context = Context::new(&a_worker)?;
     let loss = loss(&context, &peer, &a, &b).await?;
     fates[0].next(is_call, Fate::Lose);
-    let failed = timeout(PATIENCE, context.backward(&[&loss]).timeout(SHORT)).await?;
+    let failed = within("the pass", context.backward(&[&loss]).timeout(SHORT)).await?;
     match &failed {
         Err(Error::Backward(failure)) => {
             ensure!(
@@ -125,11 +124,11 @@ async fn a_pass_whose_gradients_are_lost_fails_in_its_time() -> Result<()> {
     drop(loss);
     let releasing = context.release();
     give_up([&fates[0], &fates[1]])?;
-    timeout(PATIENCE, releasing).await??;
+    within("the release", releasing).await??;
     let is_empty = || Engine::<Candle>::of(&a_worker).counts() == Counts::default();
     eventually("the engine is empty", is_empty).await?;
     b_worker.crash().await;
-    timeout(PATIENCE, a_worker.shutdown()).await??;
+    within("the shutdown", a_worker.shutdown()).await??;
     Ok(())
 }
 
@@ -144,7 +143,7 @@ async fn gradients_that_come_twice_are_not_added_twice() -> Result<()> {
     let context = Context::new(&workers[0])?;
     let loss = loss(&context, &peer, &a, &b).await?;
     fates[1].next(is_call, Fate::Twice);
-    let passed = timeout(PATIENCE, context.backward(&[&loss])).await?;
+    let passed = within("the pass", context.backward(&[&loss])).await?;
     ensure!(fates[1].is_empty(), "nothing came twice");
     match &passed {
         Ok(()) => ensure!(context.gradient(&a).is_some() && context.gradient(&b).is_some()),
@@ -161,6 +160,6 @@ async fn gradients_that_come_twice_are_not_added_twice() -> Result<()> {
         }
     }
     drop(loss);
-    let _released = timeout(PATIENCE, context.release()).await?;
+    let _released = within("the release", context.release()).await?;
     end_in_time(workers).await
 }

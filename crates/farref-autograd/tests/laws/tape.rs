@@ -18,6 +18,7 @@ use farref::{Call, Peer, RRef, Worker};
 use farref_autograd::engine::{
     self, Backend, Counts, Engine, Link, Parcel, PassId, Reach, Receipt, record_recv, record_send,
 };
+use farref_testkit::eventually;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A vector and where it came from.
@@ -370,7 +371,7 @@ impl Spread {
 async fn finish(cluster: Cluster, scope: ContextScope, workers: usize) -> Result<()> {
     scope.release().await?;
     // A worker lets the others know that it has forgotten the context, and then its engine.
-    common::eventually("engines are empty", || {
+    eventually("engines are empty", || {
         let counts = |index| Engine::<Tape>::of(cluster.worker(index)).counts();
         (0..workers).all(|index| counts(index) == Counts::default())
     })
@@ -437,11 +438,11 @@ async fn check_side_by_side(seed: u64) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a1_gradients_do_not_depend_on_the_order_in_which_they_arrive() -> Result<()> {
-    common::in_parallel(0..300, check).await
+    common::in_parallel(0..common::random_programs(), check).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a4_passes_side_by_side_do_not_depend_on_the_order_in_which_gradients_arrive() -> Result<()>
 {
-    common::in_parallel(0..300, check_side_by_side).await
+    common::in_parallel(0..common::random_programs(), check_side_by_side).await
 }

@@ -1,13 +1,12 @@
 //! Jobs that run after a stream's work (CU-3).
 
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+
+use farref_testkit::TEST_TIMEOUT;
 
 use super::{STREAM, until};
 use crate::testing::Machine;
 use crate::{AfterWork, CudaError, StreamHandle};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A job that says when it is run.
 fn ask(after: &AfterWork, stream: StreamHandle) -> Receiver<()> {
@@ -26,12 +25,12 @@ fn a_job_is_run_after_the_work_and_nobody_waits_for_it() {
         let work = here.hold(0, slow);
         let held = ask(&after, slow);
         // Another stream's is not held up by it; when it has run, this one has been looked at, too.
-        ask(&after, quick).recv_timeout(PATIENCE).unwrap();
-        ask(&after, quick).recv_timeout(PATIENCE).unwrap();
+        ask(&after, quick).recv_timeout(TEST_TIMEOUT).unwrap();
+        ask(&after, quick).recv_timeout(TEST_TIMEOUT).unwrap();
         assert!(held.try_recv().is_err());
         assert_eq!(after.open(), 1);
         work.complete();
-        held.recv_timeout(PATIENCE).unwrap();
+        held.recv_timeout(TEST_TIMEOUT).unwrap();
         here.destroy_stream(0, slow);
         here.destroy_stream(0, quick);
     });
@@ -44,8 +43,8 @@ fn a_job_that_panics_takes_no_other_one_with_it() {
         let after = AfterWork::new(here.cuda());
         let panics = || panic!("on purpose");
         after.run(0, STREAM, Box::new(panics)).unwrap();
-        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
-        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        ask(&after, STREAM).recv_timeout(TEST_TIMEOUT).unwrap();
+        ask(&after, STREAM).recv_timeout(TEST_TIMEOUT).unwrap();
     });
 }
 
@@ -61,7 +60,7 @@ fn jobs_are_run_also_if_the_driver_fails() {
             let asked = ask(&after, STREAM);
             until(|| here.calls(call) > 0);
             work.complete();
-            asked.recv_timeout(PATIENCE).unwrap();
+            asked.recv_timeout(TEST_TIMEOUT).unwrap();
         });
     }
 }
@@ -72,7 +71,7 @@ fn a_stream_that_has_nothing_to_do_is_given_nothing() {
         let here = machine.process();
         let after = AfterWork::new(here.cuda());
         for _ in 0..16 {
-            ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+            ask(&after, STREAM).recv_timeout(TEST_TIMEOUT).unwrap();
         }
         let given = ["cuEventCreate", "cuEventRecord"].map(|call| here.calls(call));
         assert_eq!(given, [0, 0]);
@@ -94,7 +93,7 @@ fn an_event_that_cannot_be_recorded_is_recorded_later() {
         until(|| here.calls("cuEventQuery") > looks + 1);
         assert!(held.try_recv().is_err());
         work.complete();
-        held.recv_timeout(PATIENCE).unwrap();
+        held.recv_timeout(TEST_TIMEOUT).unwrap();
     });
 }
 
@@ -112,7 +111,7 @@ fn an_error_that_says_nothing_of_the_work_does_not_end_it() {
         until(|| here.calls("cuEventQuery") > 5);
         assert!(held.try_recv().is_err());
         work.complete();
-        held.recv_timeout(PATIENCE).unwrap();
+        held.recv_timeout(TEST_TIMEOUT).unwrap();
     });
 }
 
@@ -124,7 +123,7 @@ fn a_job_is_run_if_the_device_has_failed() {
         let work = here.hold(0, STREAM);
         here.fail_next("cuEventQuery", 700);
         here.fail_next("cuMemGetInfo_v2", 700);
-        ask(&after, STREAM).recv_timeout(PATIENCE).unwrap();
+        ask(&after, STREAM).recv_timeout(TEST_TIMEOUT).unwrap();
         work.complete();
     });
 }
@@ -136,17 +135,17 @@ fn captures_are_neither_spoiled_nor_waited_for_in_vain() {
         let after = AfterWork::new(here.cuda());
         let (captured, other) = (here.stream(0), here.stream(0));
         let before = ask(&after, other);
-        before.recv_timeout(PATIENCE).unwrap();
+        before.recv_timeout(TEST_TIMEOUT).unwrap();
         here.begin_capture(0, captured);
         let recorded = here.calls("cuEventRecord");
         let held = ask(&after, captured);
         assert_eq!(here.calls("cuEventRecord"), recorded, "into the capture");
         // Of other streams jobs are run meanwhile.
-        ask(&after, other).recv_timeout(PATIENCE).unwrap();
-        ask(&after, other).recv_timeout(PATIENCE).unwrap();
+        ask(&after, other).recv_timeout(TEST_TIMEOUT).unwrap();
+        ask(&after, other).recv_timeout(TEST_TIMEOUT).unwrap();
         assert!(held.try_recv().is_err());
         here.end_capture(0, captured);
-        held.recv_timeout(PATIENCE).unwrap();
+        held.recv_timeout(TEST_TIMEOUT).unwrap();
         here.destroy_stream(0, captured);
         here.destroy_stream(0, other);
     });
@@ -160,7 +159,7 @@ fn jobs_of_a_process_that_was_killed_are_run() {
         let work = here.hold(0, STREAM);
         let held = ask(&after, STREAM);
         here.kill();
-        held.recv_timeout(PATIENCE).unwrap();
+        held.recv_timeout(TEST_TIMEOUT).unwrap();
         drop(work);
     });
 }
@@ -188,7 +187,7 @@ fn the_thread_ends_and_is_started_again() {
             let work = here.hold(0, STREAM);
             let asked = ask(&after, STREAM);
             work.complete();
-            asked.recv_timeout(PATIENCE).unwrap();
+            asked.recv_timeout(TEST_TIMEOUT).unwrap();
             // Its events go with it.
             until(|| machine.counts().events == 0);
         }

@@ -5,6 +5,8 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
+use farref_testkit::TEST_TIMEOUT;
+
 use super::{open, pool, until};
 use crate::testing::Machine;
 use crate::ticket::Secret;
@@ -12,7 +14,7 @@ use crate::{CudaError, ImportedPool, Ticket};
 
 fn connect(ticket: &Ticket) -> std::io::Result<UnixStream> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&ticket.socket)?)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT))?;
     Ok(stream)
 }
 

@@ -11,7 +11,6 @@ mod sharing;
 mod waits;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::testing::{Machine, Process};
 use crate::{DeviceMemory, Exported, ImportedPool, PoolOptions, SharedPool, StreamHandle};
@@ -64,11 +63,8 @@ fn allocate(process: &Process, bytes: u64) -> DeviceMemory {
     process.cuda().allocate(0, bytes, STREAM).unwrap()
 }
 
-/// Waits until something is so, and fails if it never is.
-pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "it does not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+/// Waits for an event of another thread. The line that the panic names says which.
+#[track_caller]
+pub(crate) fn until(mut condition: impl FnMut() -> bool) {
+    farref_testkit::eventually_blocking("this line's condition", || Ok(condition())).unwrap();
 }

@@ -5,20 +5,17 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farref_cuda::Ticket;
 use farref_shm::{DescriptorQueue, receive, send};
+use farref_testkit::TEST_TIMEOUT;
 use serde::{Deserialize, Serialize};
 
 /// Says that this process is the other one, and what it is to be.
 const ROLE: &str = "FARREF_CUDA_ROLE";
 /// The ticket, as the bytes' numbers.
 const TICKET: &str = "FARREF_CUDA_TICKET";
-
-/// How long anything may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a ticket looks like on the wire.
 #[derive(Clone, Serialize, Deserialize)]
@@ -70,7 +67,7 @@ pub(crate) fn run() -> Result<()> {
     match std::env::var(ROLE)?.as_str() {
         "asks" => {
             let stream = UnixStream::connect_addr(&address)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TEST_TIMEOUT))?;
             let mut request = fields.secret.to_vec();
             request.extend(fields.pool.to_le_bytes());
             // Whoever is hung up on already cannot even ask.
@@ -94,7 +91,7 @@ pub(crate) fn run() -> Result<()> {
             print!("!");
             std::io::Write::flush(&mut std::io::stdout())?;
             let (mut stream, _) = listener.accept()?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TEST_TIMEOUT))?;
             let mut request = Vec::new();
             let _ = std::io::Read::by_ref(&mut stream)
                 .take(40)

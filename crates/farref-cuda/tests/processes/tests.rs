@@ -1,11 +1,11 @@
 //! What the other process is given (CU-5).
 
 use std::io::Read as _;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use farref_cuda::testing::Machine;
 use farref_cuda::{CudaError, ImportedPool, PoolOptions, SharedPool};
+use farref_testkit::eventually_blocking;
 
 use crate::peer::{Fields, said, start};
 
@@ -37,16 +37,9 @@ pub(crate) fn leaves_nothing_behind(test: fn() -> Result<()>) -> Result<()> {
     };
     let before = count()?;
     test()?;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while count()? != before {
-        ensure!(
-            Instant::now() < deadline,
-            "{before:?} descriptors and threads became {:?}",
-            count()?
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let as_before = || Ok(count()? == before);
+    eventually_blocking("as many descriptors and threads as before", as_before)
+        .with_context(|| format!("{before:?} became {:?}", count().ok()))
 }
 
 /// Runs a test with a pool's ticket.

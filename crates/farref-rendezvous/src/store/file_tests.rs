@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use farref_testkit::Scratch;
+
 use super::{FileStore, Store, StoreError};
-use crate::scratch::Scratch;
 
 const SHORT: Duration = Duration::from_millis(60);
 
 #[tokio::test]
 async fn a_crashed_writer_wedges_nobody() {
-    let scratch = Scratch::new();
-    let path = scratch.file();
+    let scratch = Scratch::new().unwrap();
+    let path = scratch.path().join("store");
     // What is left of one that died while it wrote, with the lock in its hand.
     std::fs::write(path.with_extension("lock"), "").unwrap();
     std::fs::write(beside(&path, ".lock"), "12345").unwrap();
@@ -20,13 +21,13 @@ async fn a_crashed_writer_wedges_nobody() {
     store.set("k", b"v").await.unwrap();
     assert_eq!(store.try_get("k").await.unwrap().unwrap(), "v");
     assert!(!beside(&path, ".next").exists());
-    assert_eq!(scratch.files(), ["store", "store.lock"]);
+    assert_eq!(scratch.files().unwrap(), ["store", "store.lock"]);
 }
 
 #[tokio::test]
 async fn a_live_lock_is_waited_for_and_a_removed_one_is_noticed() {
-    let scratch = Scratch::new();
-    let path = scratch.file();
+    let scratch = Scratch::new().unwrap();
+    let path = scratch.path().join("store");
     let store = FileStore::new(&path);
     store.set("k", b"1").await.unwrap();
     let lock = std::fs::File::open(beside(&path, ".lock")).unwrap();
@@ -49,16 +50,19 @@ async fn a_live_lock_is_waited_for_and_a_removed_one_is_noticed() {
 
 #[tokio::test]
 async fn a_file_that_is_no_store_is_left_as_it_is() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new().unwrap();
     let text = "a letter to my grandmother";
-    std::fs::write(scratch.file(), text).unwrap();
-    let store = FileStore::new(scratch.file());
+    std::fs::write(scratch.path().join("store"), text).unwrap();
+    let store = FileStore::new(scratch.path().join("store"));
     let error = store.set("k", b"v").await.unwrap_err();
     assert!(matches!(error, StoreError::BadFile { .. }), "{error}");
-    assert_eq!(std::fs::read_to_string(scratch.file()).unwrap(), text);
-    std::fs::write(scratch.file(), "").unwrap();
+    assert_eq!(
+        std::fs::read_to_string(scratch.path().join("store")).unwrap(),
+        text
+    );
+    std::fs::write(scratch.path().join("store"), "").unwrap();
     store.set("k", b"v").await.unwrap();
-    let nowhere = FileStore::new(scratch.file().join("below a file"));
+    let nowhere = FileStore::new(scratch.path().join("store").join("below a file"));
     let error = nowhere.set("k", b"v").await.unwrap_err();
     assert!(matches!(error, StoreError::File { .. }), "{error}");
 }

@@ -205,6 +205,12 @@ impl Table {
         self.waiters.is_empty() && self.waiting_for.is_empty()
     }
 
+    /// How many clients wait.
+    #[cfg(test)]
+    pub(crate) fn waiters(&self) -> usize {
+        self.waiters.len()
+    }
+
     #[cfg(test)]
     pub(crate) fn used(&self) -> usize {
         self.used

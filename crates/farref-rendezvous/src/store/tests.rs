@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use farref_testkit::{Scratch, TEST_TIMEOUT};
 
 use super::{
     FileStore, MemoryStore, Store, StoreDialect, StoreError, StoreFuture, StoreServer,
     TcpStoreClient, check_store,
 };
-use crate::scratch::Scratch;
 
-const SOON: Duration = Duration::from_secs(10);
+/// The check waits longer than this only for what has to come.
+const IN_VAIN: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn a_store_in_memory_keeps_every_guarantee() {
@@ -22,8 +23,8 @@ async fn a_store_in_memory_keeps_every_guarantee() {
 
 #[tokio::test]
 async fn a_store_in_a_file_keeps_every_guarantee() {
-    let scratch = Scratch::new();
-    let file = || Arc::new(FileStore::new(scratch.file()));
+    let scratch = Scratch::new().unwrap();
+    let file = || Arc::new(FileStore::new(scratch.path().join("store")));
     check_store(file(), file()).await.unwrap();
 }
 
@@ -33,7 +34,7 @@ async fn a_tcp_store_keeps_every_guarantee_in_both_dialects() {
     for dialect in [StoreDialect::Greeted, StoreDialect::Old] {
         let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
         let port = server.local_addr().port();
-        let client = || TcpStoreClient::connect_as(dialect, "127.0.0.1", port, SOON);
+        let client = || TcpStoreClient::connect_as(dialect, "127.0.0.1", port, TEST_TIMEOUT);
         let (one, other) = (client().await.unwrap(), client().await.unwrap());
         check_store(Arc::new(one), Arc::new(other)).await.unwrap();
     }
@@ -153,7 +154,7 @@ impl Store for Faulty {
                 Fault::WaitsForOne => keys.get(..1).unwrap_or_default(),
                 _ => keys,
             };
-            if self.fault == Fault::Jams && deadline > SOON && keys.len() == 1 {
+            if self.fault == Fault::Jams && deadline > IN_VAIN && keys.len() == 1 {
                 let before = std::mem::replace(&mut *self.jam.lock().await, true);
                 let waited = self.memory.wait(keys, deadline).await;
                 *self.jam.lock().await = before;

@@ -6,10 +6,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farref_shm::{BEACON, Beacon, DescriptorQueue, Quota, Region, RegionWriter, receive, send};
+use farref_testkit::{TEST_TIMEOUT, eventually_blocking};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create,
@@ -19,9 +19,6 @@ use rustix::fs::{
 const ROLE: &str = "FARREF_SHM_ROLE";
 /// The socket to connect to.
 const SOCKET: &str = "FARREF_SHM_SOCKET";
-
-/// How long anything may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The length of most values: several pages, and not a whole number of them.
 pub(crate) const LENGTH: usize = 300_001;
@@ -74,13 +71,13 @@ impl Peer {
         let child = command.spawn()?;
         // One that cannot even connect must not be waited for.
         let mut ends = [PollFd::new(&listener, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE)?;
+        let timeout = Timespec::try_from(TEST_TIMEOUT)?;
         ensure!(
-            poll(&mut ends, Some(&patience))? == 1,
+            poll(&mut ends, Some(&timeout))? == 1,
             "a peer does not connect"
         );
         let (socket, _) = listener.accept()?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TEST_TIMEOUT))?;
         let queue = DescriptorQueue::new(8);
         Ok(Self {
             socket,
@@ -145,18 +142,12 @@ impl Drop for Peer {
 pub(crate) fn leaves_nothing_behind(test: fn() -> Result<()>) -> Result<()> {
     let before = descriptors()?;
     test()?;
-    let deadline = Instant::now() + PATIENCE;
     // Those of hostile peers are closed elsewhere.
-    while (descriptors()?, mappings()?) != (before, 0) {
-        ensure!(
-            Instant::now() < deadline,
-            "{before} descriptors became {}, and {} mappings are left",
-            descriptors()?,
-            mappings()?
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
+    let is_clean = || Ok((descriptors()?, mappings()?) == (before, 0));
+    eventually_blocking("no descriptors and mappings are left", is_clean).with_context(|| {
+        let now = (descriptors().ok(), mappings().ok());
+        format!("{before} descriptors and no mappings became {now:?}")
+    })
 }
 
 /// How many descriptors are open.

@@ -9,7 +9,7 @@ use farref_autograd::{
     candle as candle_core,
 };
 
-use crate::common::eventually;
+use farref_testkit::eventually;
 
 use super::{Layer, bits, file, on, random};
 

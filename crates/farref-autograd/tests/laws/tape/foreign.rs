@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 use super::*;
 use farref::context::NodeId;
 use farref_autograd::engine::{Carrier, Cause, Delivery, ForSend, receive_gradients};
+use farref_testkit::within;
 
 /// A number whose way out is remembered: in which message it went.
 #[derive(Clone, Debug)]
@@ -162,13 +163,13 @@ impl Pair {
         let one = constant(&vec![1.0; loss.0.data.len()]);
         let roots = vec![(loss.clone(), one)];
         let pass = engine::backward::<Tape>(&self.scope, roots, retain_graph, None);
-        Ok(tokio::time::timeout(Duration::from_secs(60), pass).await??)
+        Ok(within("the pass", pass).await??)
     }
 
     /// EN-5: nothing is left when the context closes.
     async fn finish(self) -> Result<()> {
         self.scope.release().await?;
-        common::eventually("engines are empty", || {
+        eventually("engines are empty", || {
             let counts = |index| Engine::<Tape>::of(self.cluster.worker(index)).counts();
             (0..2).all(|index| counts(index) == Counts::default())
         })

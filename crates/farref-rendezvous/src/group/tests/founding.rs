@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use farref_testkit::{Scratch, TEST_TIMEOUT};
 use tokio::time::sleep;
 
 use super::counting::Counting;
-use super::{
-    SOON, assert_one_founding, enter_all, hurried, memory, nodes, plan, ranked, static_group,
-};
+use super::{assert_one_founding, enter_all, hurried, memory, nodes, plan, ranked, static_group};
 use crate::group::{Address, enter};
-use crate::scratch::Scratch;
 use crate::{FileStore, RendezvousError, StoreServer, TcpStoreClient};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +18,7 @@ async fn sixty_four_clients_found_one_group() {
     let mut tasks = Vec::new();
     for rank in 0..64 {
         tasks.push(tokio::spawn(async move {
-            let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+            let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
                 .await
                 .unwrap();
             enter(Arc::new(client), ranked(rank, 64)).await.unwrap()
@@ -37,10 +35,10 @@ async fn sixty_four_clients_found_one_group() {
 
 #[tokio::test]
 async fn workers_that_share_a_file_found_one_group() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new().unwrap();
     let mut tasks = Vec::new();
     for rank in 0..6 {
-        let store = FileStore::new(scratch.file());
+        let store = FileStore::new(scratch.path().join("store"));
         tasks.push(tokio::spawn(enter(Arc::new(store), ranked(rank, 6))));
     }
     let mut entries = Vec::new();

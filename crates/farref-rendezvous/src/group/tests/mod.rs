@@ -11,13 +11,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use farref_proto::NodeId;
+use farref_testkit::TEST_TIMEOUT;
 use tokio::time::sleep;
 
 use super::{Address, Card, Entry, Liveness, LivenessProbe, Plan, enter};
 use crate::{MemoryStore, RendezvousError, Store};
 
-pub(super) const SOON: Duration = Duration::from_secs(20);
 pub(super) const SHORT: Duration = Duration::from_millis(300);
+/// The timeout of plans that wait in vain: long enough for the others to enter on a busy machine.
+pub(super) const IN_VAIN: Duration = Duration::from_secs(2);
 
 pub(super) fn plan(name: &str, rank: Option<u32>, world_size: Option<u32>) -> Plan {
     Plan {
@@ -26,7 +28,7 @@ pub(super) fn plan(name: &str, rank: Option<u32>, world_size: Option<u32>) -> Pl
         world_size,
         addresses: vec![Address::Memory(format!("address of {name}"))],
         host: "host".into(),
-        timeout: SOON,
+        timeout: TEST_TIMEOUT,
         grace: Duration::ZERO,
         prefix: "group".into(),
         wire: 4,
@@ -61,7 +63,7 @@ pub(super) fn ranked(rank: u32, world_size: u32) -> Plan {
 }
 
 pub(super) fn hurried(mut plan: Plan) -> Plan {
-    plan.timeout = SHORT;
+    plan.timeout = IN_VAIN;
     plan
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use farref_proto::NodeId;
 
 use super::counting::Counting;
-use super::{SOON, ranked};
+use farref_testkit::TEST_TIMEOUT;
+
+use super::ranked;
 use crate::group::records::GroupRecords;
 use crate::group::{Address, Card, Plan, enter};
 use crate::{Store, StoreLimits, StoreServer, TcpStoreClient};
@@ -81,9 +83,9 @@ async fn many_ranks_meet_in_a_store_with_little_memory() {
     let tasks: Vec<_> = (0..SIZE)
         .map(|rank| {
             tokio::spawn(async move {
-                let client = TcpStoreClient::connect("127.0.0.1", port, SOON * 6).await;
+                let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await;
                 let plan = Plan {
-                    timeout: SOON * 6,
+                    timeout: TEST_TIMEOUT,
                     ..ranked(rank, SIZE)
                 };
                 let entry = enter(Arc::new(client.unwrap()), plan).await.unwrap();

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::NodeId;
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{SHORT, SOON, hurried, memory, nodes, plan, ranked, static_group};
+use super::{IN_VAIN, SHORT, hurried, memory, nodes, plan, ranked, static_group};
 use crate::group::directory::Directory;
 use crate::group::founding::{Founding, GroupKind};
 use crate::group::records::GroupRecords;
@@ -21,15 +22,13 @@ use crate::{RendezvousError, Store, StoreFuture, StoreServer, TcpStoreClient};
 async fn a_store_that_dies_is_an_error_in_time() {
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();
-    let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     let entering = tokio::spawn(enter(Arc::new(client), ranked(0, 2)));
     sleep(Duration::from_millis(50)).await;
     drop(server);
-    let entered = timeout(Duration::from_secs(5), entering)
-        .await
-        .expect("no hang");
+    let entered = timeout(TEST_TIMEOUT, entering).await.expect("no hang");
     let error = entered.unwrap().unwrap_err();
     assert!(matches!(error, RendezvousError::Store { .. }), "{error}");
 }
@@ -48,7 +47,7 @@ async fn a_store_that_falls_silent_is_an_error_in_time() {
     let began = Instant::now();
     let error = enter(store, hurried(ranked(0, 2))).await.unwrap_err();
     assert!(matches!(error, RendezvousError::TimedOut { .. }), "{error}");
-    assert!(began.elapsed() >= SHORT);
+    assert!(began.elapsed() >= IN_VAIN);
 }
 
 #[tokio::test]
@@ -97,7 +96,7 @@ async fn a_running_group_outlives_the_memory_of_its_store() {
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();
     let client = || async {
-        let client = TcpStoreClient::connect("127.0.0.1", port, SOON).await;
+        let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await;
         Arc::new(client.unwrap()) as Arc<dyn Store>
     };
     let plans = [ranked(0, 3), ranked(1, 3), ranked(2, 3)];
@@ -159,7 +158,7 @@ async fn a_newcomer_to_an_empty_store_waits_for_the_group_that_met_there() {
     let store = memory();
     let member = member.directory.moved_to(store.clone());
     let mut newcomer = plan("newcomer", None, None);
-    newcomer.grace = SOON;
+    newcomer.grace = TEST_TIMEOUT;
     let (newcomer, told) = tokio::join!(enter(store, newcomer), member.republish());
     told.unwrap();
     let newcomer = newcomer.unwrap();
@@ -201,7 +200,7 @@ impl Place {
     }
 
     async fn client(&self) -> Arc<dyn Store> {
-        let client = TcpStoreClient::connect("127.0.0.1", self.port, SOON);
+        let client = TcpStoreClient::connect("127.0.0.1", self.port, TEST_TIMEOUT);
         Arc::new(client.await.unwrap())
     }
 
@@ -292,7 +291,7 @@ async fn a_newcomer_founds_no_group_while_a_member_writes_down_its_own() {
         });
         let member = member.directory.moved_to(held_up.clone());
         let mut newcomer = plan("newcomer", None, None);
-        newcomer.grace = SOON;
+        newcomer.grace = TEST_TIMEOUT;
         let (newcomer, told) = tokio::join!(enter(store, newcomer), member.republish());
         assert!(told.is_ok(), "held up at step {steps}: {told:?}");
         assert!(newcomer.unwrap().founders.is_none(), "it found the group");
@@ -329,7 +328,7 @@ async fn a_newcomer_finds_the_whole_group_whenever_its_store_is_replaced() {
             break;
         }
         let mut newcomer = plan("host", None, None);
-        newcomer.grace = SOON;
+        newcomer.grace = TEST_TIMEOUT;
         place.is_replaced.notified().await;
         let store = place.client().await;
         let telling = async {
@@ -360,7 +359,7 @@ async fn a_server_that_was_replaced_is_noticed_even_if_somebody_has_asked_its_su
     place.replace().await;
     // The first to ask may be the one who finds out.
     while client.try_get("key").await.is_err() {}
-    let told = timeout(SOON, client.lost()).await;
+    let told = timeout(TEST_TIMEOUT, client.lost()).await;
     told.expect("it was lost").unwrap();
     let mut context = Context::from_waker(Waker::noop());
     let again = client.lost().as_mut().poll(&mut context);

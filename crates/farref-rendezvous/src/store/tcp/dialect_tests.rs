@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -16,7 +17,6 @@ use super::socket::{read_some, write_all};
 use super::{StoreDialect, StoreServer, TcpStoreClient};
 use crate::store::{Store, StoreError};
 
-const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A server in the manner of PyTorch 1.13: it knows the old requests only, and while one of them is not
@@ -198,7 +198,7 @@ async fn a_client_finds_out_how_its_server_speaks() {
         (old.port, StoreDialect::Old),
     ];
     for (port, dialect) in servers {
-        let client = TcpStoreClient::connect("127.0.0.1", port, SOON);
+        let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT);
         let client = client.await.unwrap();
         assert_eq!(client.dialect(), dialect);
         assert_eq!(client.clients_dialect().await.unwrap(), dialect);
@@ -213,7 +213,7 @@ async fn a_client_finds_out_how_its_server_speaks() {
 #[tokio::test]
 async fn a_slow_old_server_is_held_up_for_a_while_but_not_for_good() {
     let old = OldServer::start(Duration::from_millis(400)).await;
-    let client = TcpStoreClient::connect("127.0.0.1", old.port, SOON);
+    let client = TcpStoreClient::connect("127.0.0.1", old.port, TEST_TIMEOUT);
     let client = client.await.unwrap();
     assert_eq!(client.dialect(), StoreDialect::Old);
     client.set("k", b"v").await.unwrap();
@@ -223,15 +223,16 @@ async fn a_slow_old_server_is_held_up_for_a_while_but_not_for_good() {
 async fn a_wait_at_an_old_server_is_begun_anew_and_given_up_without_a_trace() {
     let old = OldServer::start(Duration::ZERO).await;
     let dialect = StoreDialect::Old;
-    let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", old.port, SOON);
+    let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", old.port, TEST_TIMEOUT);
     let client = client.await.unwrap();
     let error = client.get("never", SHORT).await.unwrap_err();
     assert!(matches!(error, StoreError::Timeout { missing, .. } if missing == ["never"]));
     assert_eq!(old.waits.load(Ordering::Relaxed), 1);
 
     // This server forgets those who wait, so it is by asking again that the value is found.
-    let (got, ()) = tokio::join!(client.get("later", SOON), async {
-        sleep(SHORT).await;
+    let (got, ()) = tokio::join!(client.get("later", TEST_TIMEOUT), async {
+        let waits = || old.waits.load(Ordering::Relaxed) == 2;
+        eventually("the client waits", waits).await.unwrap();
         client.set("later", b"now").await.unwrap();
     });
     assert_eq!(got.unwrap(), "now");
@@ -242,14 +243,14 @@ async fn a_wait_at_an_old_server_is_begun_anew_and_given_up_without_a_trace() {
 async fn a_farref_server_tells_whether_it_has_had_old_clients() {
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();
     let port = server.local_addr().port();
-    let new = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let new = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     new.set("k", b"v").await.unwrap();
     assert_eq!(new.clients_dialect().await.unwrap(), StoreDialect::Greeted);
 
     let dialect = StoreDialect::Old;
-    let old = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, SOON);
+    let old = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, TEST_TIMEOUT);
     let old = old.await.unwrap();
     assert_eq!(server.clients_dialect(), StoreDialect::Greeted);
     assert_eq!(old.arrive().await.unwrap(), 1);

@@ -50,12 +50,12 @@ impl Holder {
             done
         };
         let both = async { tokio::join!(work, meanwhile) };
-        tokio::time::timeout(SOON, both).await.unwrap()
+        tokio::time::timeout(TEST_TIMEOUT, both).await.unwrap()
     }
 
     async fn open(&self) -> EtcdStore {
         let place = at(&[self.meddler.port], "a");
-        EtcdStore::open(&place, SOON).await.unwrap()
+        EtcdStore::open(&place, TEST_TIMEOUT).await.unwrap()
     }
 }
 
@@ -67,7 +67,7 @@ async fn assert_together(one: &EtcdStore, other: &EtcdStore) {
 /// As if nothing had been heard of it for long.
 async fn lose_lease(user: &EtcdStore) -> i64 {
     let lease = user.era.lease().await.unwrap();
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + TEST_TIMEOUT;
     user.era.gateway().revoke(lease, end).await.unwrap();
     lease
 }
@@ -184,7 +184,10 @@ async fn what_is_set_while_a_list_is_looked_through_is_not_missed() {
     assert_eq!(missing, keys);
     let mut awaited = vec![first];
     let watching = store.watch_for(&mut awaited, revision);
-    tokio::time::timeout(SOON, watching).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, watching)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(awaited.is_empty());
 }
 
@@ -204,7 +207,7 @@ async fn who_does_not_hear_whether_a_key_was_deleted_is_not_told_that_it_was_not
     .await;
     let other = etcd.open("a").await;
     other.set("k", b"v").await.unwrap();
-    let store = EtcdStore::open(&at(&[meddler.port], "a"), SOON)
+    let store = EtcdStore::open(&at(&[meddler.port], "a"), TEST_TIMEOUT)
         .await
         .unwrap();
     let deleted = store.delete("k").await.unwrap_err();

@@ -20,7 +20,9 @@ pub(super) fn at(ports: &[u16], rest: &str) -> EtcdPlace {
 }
 
 async fn open(ports: &[u16], rest: &str) -> EtcdStore {
-    EtcdStore::open(&at(ports, rest), SOON).await.unwrap()
+    EtcdStore::open(&at(ports, rest), TEST_TIMEOUT)
+        .await
+        .unwrap()
 }
 
 /// Invariant 5.
@@ -76,8 +78,8 @@ async fn a_watch_that_has_gone_dead_is_not_relied_on() {
     .await;
     let (member, guest) = (etcd.open("a").await, open(&[meddler.port], "a").await);
     member.settle().await.unwrap();
-    let over = tokio::time::timeout(SOON, guest.over());
-    let (got, over, ()) = tokio::join!(guest.get("k", SOON), over, async {
+    let over = tokio::time::timeout(TEST_TIMEOUT, guest.over());
+    let (got, over, ()) = tokio::join!(guest.get("k", TEST_TIMEOUT), over, async {
         while watched.load(Ordering::Relaxed) < 2 {
             sleep(Duration::from_millis(10)).await;
         }
@@ -137,7 +139,7 @@ async fn who_joins_outlasts_answers_that_are_lost_and_elections() {
                 world_size: None,
                 addresses: vec![Address::Memory(name.to_owned())],
                 host: "host".to_owned(),
-                timeout: SOON,
+                timeout: TEST_TIMEOUT,
                 grace: Duration::ZERO,
                 prefix: "group".to_owned(),
                 wire: 1,
@@ -157,7 +159,7 @@ async fn who_joins_outlasts_answers_that_are_lost_and_elections() {
 pub(super) async fn count(etcd: &Etcd, prefix: &str) -> i64 {
     let gateway = Gateway::new(&etcd.place("", "admin")).unwrap();
     let look = Transaction::new().count(prefix);
-    let found = gateway.transact(look, Instant::now() + SOON).await;
+    let found = gateway.transact(look, Instant::now() + TEST_TIMEOUT).await;
     found.unwrap().count(0)
 }
 
@@ -171,7 +173,7 @@ async fn operations_wait_for_etcd_as_long_as_opening_may_take() {
     let place = etcd.place("", "a");
     let store = EtcdStore::open(&place, long).await.unwrap();
     assert!(store.era.end() >= before);
-    let hurried = EtcdStore::open(&place, SOON).await.unwrap();
+    let hurried = EtcdStore::open(&place, TEST_TIMEOUT).await.unwrap();
     assert!(hurried.era.end() < before);
 }
 
@@ -194,10 +196,10 @@ async fn who_settles_while_its_lease_is_replaced_is_a_member_in_etcd_too() {
     .await;
     let user = open(&[meddler.port], "a?ttl=5").await;
     let lease = user.era.lease().await.unwrap();
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + TEST_TIMEOUT;
     user.era.gateway().revoke(lease, end).await.unwrap();
     // The lease is found to be lost.
-    let lost = tokio::time::timeout(SOON, was_asked.notified());
+    let lost = tokio::time::timeout(TEST_TIMEOUT, was_asked.notified());
     lost.await.unwrap();
     let (settled, ()) = tokio::join!(user.settle(), async {
         // Only so that it finds the old lease there; it is a member whenever it begins.
@@ -230,17 +232,17 @@ async fn what_is_no_answer_of_etcds_ends_no_era() {
     ] {
         assert!(matches!(failed, StoreError::NotEtcd { .. }), "{failed}");
     }
-    let end = Instant::now() + SOON;
+    let end = Instant::now() + TEST_TIMEOUT;
     let kept = member.era.gateway().keep_alive(lease, end).await;
     assert!(matches!(kept, Err(StoreError::NotEtcd { .. })), "{kept:?}");
-    let opened = EtcdStore::open(&at(&[meddler.port], "b"), SOON).await;
+    let opened = EtcdStore::open(&at(&[meddler.port], "b"), TEST_TIMEOUT).await;
     assert!(matches!(opened, Err(StoreError::NotEtcd { .. })));
 
     // A value that is none.
     let group = json!({ "response_range": { "kvs": [{ "value": transaction::encoded("x") }] } });
     let odd = json!({ "response_range": { "kvs": [{ "value": "?" }] } });
     said.say(json!({ "header": { "revision": "1" }, "responses": [group, odd] }));
-    let compared = tokio::time::timeout(SOON, member.compare_set("k", b"", b"v")).await;
+    let compared = tokio::time::timeout(TEST_TIMEOUT, member.compare_set("k", b"", b"v")).await;
     let compared = compared.unwrap().unwrap_err();
     assert!(matches!(compared, StoreError::NotEtcd { .. }), "{compared}");
 
@@ -264,7 +266,7 @@ async fn what_etcd_says_is_told_in_one_line_and_not_at_length() {
         Deed::Say(400, json!({ "code": 2, "message": words }))
     })
     .await;
-    let opened = EtcdStore::open(&at(&[meddler.port], "a"), SOON).await;
+    let opened = EtcdStore::open(&at(&[meddler.port], "a"), TEST_TIMEOUT).await;
     let told = opened.unwrap_err().to_string();
     assert!(told.len() < 1_000 && told.contains("no"), "{told}");
     assert!(!told.contains(char::is_control), "{told:?}");
@@ -291,7 +293,10 @@ async fn a_line_without_an_end_is_not_kept_and_not_waited_for() {
     let store = open(&[meddler.port], "a").await;
     let mut missing = vec!["k".to_owned()];
     let watching = store.watch_for(&mut missing, 1);
-    tokio::time::timeout(SOON, watching).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, watching)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(missing, ["k"], "it is to look again");
 }
 
@@ -317,7 +322,7 @@ async fn a_token_from_before_a_change_of_users_is_replaced() {
     })
     .await;
     let place = format!("etcd://w@127.0.0.1:{}/test/a", meddler.port);
-    let store = EtcdStore::open(&place.parse().unwrap(), SOON)
+    let store = EtcdStore::open(&place.parse().unwrap(), TEST_TIMEOUT)
         .await
         .unwrap();
     has_changed.store(true, Ordering::Relaxed);
@@ -339,7 +344,7 @@ async fn a_wait_outlasts_a_watch_that_is_refused() {
     })
     .await;
     let (store, other) = (open(&[meddler.port], "a").await, etcd.open("a").await);
-    let (got, ()) = tokio::join!(store.get("k", SOON), async {
+    let (got, ()) = tokio::join!(store.get("k", TEST_TIMEOUT), async {
         sleep(SHORT).await;
         other.set("k", b"v").await.unwrap();
     });

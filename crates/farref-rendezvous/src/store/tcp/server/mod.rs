@@ -211,6 +211,12 @@ impl StoreServer {
     pub(super) fn is_idle(&self) -> bool {
         self.state.table().is_idle() && self.state.budget.used() == 0
     }
+
+    /// How many clients wait for keys.
+    #[cfg(test)]
+    pub(super) fn waiters(&self) -> usize {
+        self.state.table().waiters()
+    }
 }
 
 impl Drop for StoreServer {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use farref_testkit::{TEST_TIMEOUT, eventually, eventually_async};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -13,7 +14,6 @@ use crate::store::tcp::protocol::Request;
 use crate::store::tcp::socket::{read_some, write_all};
 use crate::store::{Store, StoreError};
 
-const SOON: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(50);
 
 /// A client that sends exactly what the test says.
@@ -47,7 +47,7 @@ impl Raw {
 
     async fn take(&mut self, size: usize) -> Bytes {
         while self.buffer.len() < size {
-            let read = timeout(SOON, read_some(&self.stream, &mut self.buffer)).await;
+            let read = timeout(TEST_TIMEOUT, read_some(&self.stream, &mut self.buffer)).await;
             assert!(read.expect("an answer").expect("no error") > 0, "hung up");
         }
         self.buffer.split_to(size).freeze()
@@ -68,7 +68,7 @@ impl Raw {
 
     /// Whether the server has hung up, without having said anything more.
     async fn is_cut(&mut self) -> bool {
-        match timeout(SOON, read_some(&self.stream, &mut self.buffer)).await {
+        match timeout(TEST_TIMEOUT, read_some(&self.stream, &mut self.buffer)).await {
             Ok(Ok(size)) => size == 0,
             Ok(Err(_)) => true,
             Err(_) => false,
@@ -87,13 +87,8 @@ async fn server() -> StoreServer {
 
 /// Teardown: when the clients are gone, nothing of them is left.
 async fn assert_idle(server: &StoreServer) {
-    for _ in 0..1000 {
-        if server.is_idle() {
-            return;
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-    panic!("waiters or buffers are left behind");
+    let is_idle = eventually("no waiters or buffers are left behind", || server.is_idle());
+    is_idle.await.unwrap();
 }
 
 #[tokio::test]
@@ -239,7 +234,7 @@ async fn who_waits_holds_nobody_up_and_is_woken_by_any_way_to_set_a_key() {
     for way in ways {
         let mut waiting = Raw::greeted(&server).await;
         let mut getting = Raw::greeted(&server).await;
-        let mut other = Raw::greeted(&server).await;
+        let other = Raw::greeted(&server).await;
         waiting
             .send(Request::Wait(vec!["/k".into(), "/k".into()]))
             .await;
@@ -248,9 +243,14 @@ async fn who_waits_holds_nobody_up_and_is_woken_by_any_way_to_set_a_key() {
         other.send(way).await;
         assert_eq!(waiting.flag().await, 0);
         assert!(!getting.bytes().await.is_empty());
-        other.buffer.clear();
+        // The answers are not read, so that another connection has to tell that the key is gone.
         other.send(Request::Delete("/k".into())).await;
-        sleep(SHORT).await;
+        let mut counting = Raw::greeted(&server).await;
+        let is_gone = async || {
+            counting.send(Request::KeyCount).await;
+            Ok(counting.number().await == 0)
+        };
+        eventually_async("the key is gone", is_gone).await.unwrap();
     }
     assert_idle(&server).await;
 }
@@ -271,8 +271,7 @@ async fn a_cancelled_wait_is_over_and_a_lost_client_waits_no_more() {
     );
     let gone = Raw::greeted(&server).await;
     gone.send(Request::Wait(vec!["/other".into()])).await;
-    sleep(SHORT).await;
-    assert!(!server.is_idle());
+    eventually("it waits", || server.waiters() > 0).await.unwrap();
     drop((gone, client));
     assert_idle(&server).await;
 }
@@ -284,9 +283,10 @@ async fn an_item_feeds_one_waiter_and_a_barrier_opens_for_all() {
     for _ in 0..3 {
         clients.push(Raw::greeted(&server).await);
     }
-    for client in &clients[..2] {
+    for (before, client) in clients[..2].iter().enumerate() {
         client.send(Request::Wait(vec!["/q".into()])).await;
-        sleep(SHORT).await;
+        // The first one to wait is the one that is fed.
+        eventually("it waits", || server.waiters() > before).await.unwrap();
     }
     clients[2]
         .send(Request::QueuePush("/q".into(), "x".into()))
@@ -407,11 +407,11 @@ async fn a_slow_talker_is_understood() {
 async fn a_dropped_server_is_gone_and_its_clients_are_told() {
     let server = server().await;
     let address = server.local_addr();
-    let client = TcpStoreClient::connect("127.0.0.1", address.port(), SOON)
+    let client = TcpStoreClient::connect("127.0.0.1", address.port(), TEST_TIMEOUT)
         .await
         .unwrap();
     client.set("k", b"v").await.unwrap();
-    let (waited, ()) = tokio::join!(client.get("never", SOON), async {
+    let (waited, ()) = tokio::join!(client.get("never", TEST_TIMEOUT), async {
         sleep(SHORT).await;
         drop(server);
     });
@@ -428,7 +428,8 @@ async fn a_client_finds_a_host_that_starts_later_and_one_that_was_restarted() {
     let free = server().await;
     let port = free.local_addr().port();
     free.close().await;
-    let early = tokio::spawn(async move { TcpStoreClient::connect("localhost", port, SOON).await });
+    let early =
+        tokio::spawn(async move { TcpStoreClient::connect("localhost", port, TEST_TIMEOUT).await });
     sleep(SHORT).await;
     let first = StoreServer::bind(("127.0.0.1", port)).await.unwrap();
     let client = early.await.unwrap().unwrap();
@@ -449,9 +450,11 @@ async fn what_is_no_store_is_called_so() {
         write_all(&stream, b"HTTP/1.1 400 Bad Request\r\n\r\n")
             .await
             .unwrap();
-        sleep(SHORT).await;
+        // Closing a connection before all is read would reset it.
+        let mut unread = BytesMut::new();
+        while matches!(read_some(&stream, &mut unread).await, Ok(1..)) {}
     });
-    let error = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let error = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap_err();
     assert!(matches!(error, StoreError::Misbehaved { .. }), "{error}");
@@ -462,7 +465,7 @@ async fn what_is_no_store_is_called_so() {
 async fn an_abandoned_request_does_not_confuse_the_next() {
     let server = server().await;
     let port = server.local_addr().port();
-    let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     client.set("large", &vec![5; 4 << 20]).await.unwrap();
@@ -478,7 +481,7 @@ async fn an_abandoned_request_does_not_confuse_the_next() {
 async fn keys_of_farref_are_keys_of_pytorch() {
     let server = server().await;
     let port = server.local_addr().port();
-    let client = TcpStoreClient::connect("127.0.0.1", port, SOON)
+    let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
     client
