@@ -13,6 +13,7 @@
 //! - **TP-3** At most [`MOST_IDLE`] tasks of a function wait, which together take no more than [`MOST_IDLE_BYTES`], and
 //!   they end with their worker, whoever still has a handle on that.
 
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
@@ -42,6 +43,13 @@ const fn most_idle(size: usize) -> usize {
 /// Tasks with more state than this are not kept (TP-3).
 const MOST_BYTES: usize = 4 << 10;
 
+/// How many tasks of calls `R` may wait. A constant of its own, so that only one way to start such a call is compiled.
+struct Reusable<R>(PhantomData<R>);
+
+impl<R> Reusable<R> {
+    const MAX_IDLE: usize = most_idle(size_of::<R>());
+}
+
 /// The tasks of one worker that wait for calls `C`, by the number of their function.
 pub(crate) struct TaskPool<C>(Vec<Arc<IdleTasks<C>>>);
 
@@ -61,12 +69,14 @@ impl<C: Send + 'static> TaskPool<C> {
     ) where
         R: Future<Output = ()> + Send + 'static,
     {
-        let Some(idle) = self
-            .0
-            .get(function)
-            .filter(|_| most_idle(size_of::<R>()) > 0)
-        else {
+        if Reusable::<R>::MAX_IDLE == 0 {
             drop(runtime.spawn(unsteady(make(call))));
+            return;
+        }
+        let Some(idle) = self.0.get(function) else {
+            // Boxed: the compiler does not make a second kind of task for each function.
+            let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(make(call));
+            drop(runtime.spawn(unsteady(call)));
             return;
         };
         while let Some(seat) = idle.take() {
@@ -264,7 +274,7 @@ where
         // A task is always polled with the same waker.
         seat.waker.get_or_init(|| context.waker().clone());
         // The next call, which may be there already, wakes it: others have their turn first.
-        if this.idle.put(seat, most_idle(size_of::<R>())) {
+        if this.idle.put(seat, Reusable::<R>::MAX_IDLE) {
             Poll::Pending
         } else {
             Poll::Ready(())
@@ -274,6 +284,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::TEST_TIMEOUT;
+
     use super::*;
 
     /// TP-3
@@ -314,7 +326,6 @@ mod tests {
     fn tp_2_calls_that_are_given_by_other_threads_are_carried_out() {
         use std::sync::mpsc;
 
-        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(4)
             .build()
@@ -330,7 +341,7 @@ mod tests {
                                 told.send(()).unwrap();
                             };
                             pool.run(runtime.handle(), 0, told.clone(), tell);
-                            is_told.recv_timeout(PATIENCE).expect("it is woken");
+                            is_told.recv_timeout(TEST_TIMEOUT).expect("it is woken");
                         }
                     });
                 }
