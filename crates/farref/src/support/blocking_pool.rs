@@ -354,6 +354,8 @@ impl Drop for BlockedThread {
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::TEST_TIMEOUT;
+
     use super::*;
     use std::sync::{Barrier, mpsc};
 
@@ -375,7 +377,7 @@ mod tests {
         }
         let below = Arc::clone(&pool);
         pool.submit(move || nest(&below, 40, done));
-        all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+        all_done.recv_timeout(TEST_TIMEOUT).unwrap();
     }
 
     /// BP-2: one idle thread is one thread, however many jobs come before it is awake.
@@ -398,7 +400,7 @@ mod tests {
                 });
             }
             for _ in 0..JOBS {
-                let ended = all_done.recv_timeout(Duration::from_secs(60));
+                let ended = all_done.recv_timeout(TEST_TIMEOUT);
                 assert!(ended.is_ok(), "in round {round} a job has no thread");
             }
         }
@@ -430,13 +432,13 @@ mod tests {
         let mut latest = None;
         for (number, release) in release.into_iter().enumerate() {
             drop(release);
-            latest = Some(all_done.recv_timeout(Duration::from_secs(60)).unwrap());
+            latest = Some(all_done.recv_timeout(TEST_TIMEOUT).unwrap());
             until_asleep(number + 1);
         }
         for _ in 0..10 {
             let done = done.clone();
             pool.submit(move || done.send(thread::current().id()).unwrap());
-            let ran = all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            let ran = all_done.recv_timeout(TEST_TIMEOUT).unwrap();
             assert_eq!(Some(ran), latest);
             until_asleep(THREADS);
         }
@@ -465,7 +467,7 @@ mod tests {
         assert_eq!(pool.threads(), 1, "one waits at the gate for all of them");
         drop(entered);
         for _ in 0..100 {
-            let (has_gate, _) = all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            let (has_gate, _) = all_done.recv_timeout(TEST_TIMEOUT).unwrap();
             assert!(has_gate);
         }
         assert!(pool.threads() <= 2, "{} threads", pool.threads());
@@ -495,7 +497,7 @@ mod tests {
                 });
             }
             for _ in 0..JOBS {
-                let ended = all_done.recv_timeout(Duration::from_secs(60));
+                let ended = all_done.recv_timeout(TEST_TIMEOUT);
                 assert!(ended.is_ok(), "in round {round} a job has no thread");
             }
         }
@@ -509,7 +511,7 @@ mod tests {
         let pool = BlockingPool::make(2, false, Some(closed));
         let (done, all_done) = mpsc::channel();
         pool.submit(move || done.send(()).unwrap());
-        all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+        all_done.recv_timeout(TEST_TIMEOUT).unwrap();
     }
 
     /// BP-1
@@ -533,7 +535,7 @@ mod tests {
             });
         }
         for _ in 0..30 {
-            all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            all_done.recv_timeout(TEST_TIMEOUT).unwrap();
         }
         let most = counts.lock().unwrap().1;
         assert!((1..=3).contains(&most), "{most}");
@@ -555,7 +557,7 @@ mod tests {
         drop(pool);
         drop(release);
         for number in 0..3 {
-            let (ran, thread) = result.recv_timeout(Duration::from_secs(60)).unwrap();
+            let (ran, thread) = result.recv_timeout(TEST_TIMEOUT).unwrap();
             assert_eq!(ran, number);
             assert_ne!(thread, thread::current().id());
         }
@@ -573,7 +575,7 @@ mod tests {
         pool.submit(move || drop(done));
         drop(pool);
         drop(release);
-        let outcome = result.recv_timeout(Duration::from_secs(60));
+        let outcome = result.recv_timeout(TEST_TIMEOUT);
         assert_eq!(outcome, Err(mpsc::RecvTimeoutError::Disconnected));
     }
 }

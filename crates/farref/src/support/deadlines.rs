@@ -136,14 +136,14 @@ fn rest_after(look: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::TEST_TIMEOUT;
+
     use super::*;
     use std::sync::Mutex;
     use tokio::sync::mpsc;
     use tokio::time::timeout;
 
     const LONG: Duration = Duration::from_secs(3600);
-    const PATIENCE: Duration = Duration::from_secs(60);
-
     /// Calls of which nothing is known but when their time is up.
     struct Owner {
         clock: Clock,
@@ -195,15 +195,18 @@ mod tests {
             .into();
         expected.sort_unstable();
         for at in expected {
-            let late = timeout(PATIENCE, ended.recv()).await.unwrap().unwrap();
+            let late = timeout(TEST_TIMEOUT, ended.recv()).await.unwrap().unwrap();
             assert_eq!(late, at);
             assert!(at <= Instant::now());
         }
         let last = owner.open(Duration::ZERO);
-        assert_eq!(timeout(PATIENCE, ended.recv()).await.unwrap(), Some(last));
+        assert_eq!(
+            timeout(TEST_TIMEOUT, ended.recv()).await.unwrap(),
+            Some(last)
+        );
         assert_eq!(owner.open.lock().unwrap().len(), 1);
         drop(owner);
-        timeout(PATIENCE, running).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, running).await.unwrap().unwrap();
     }
 
     #[tokio::test]
@@ -213,7 +216,7 @@ mod tests {
             limit.map(|limit| owner.open(limit));
             tokio::task::yield_now().await;
             drop(owner);
-            timeout(PATIENCE, running).await.unwrap().unwrap();
+            timeout(TEST_TIMEOUT, running).await.unwrap().unwrap();
         }
     }
 
@@ -253,11 +256,11 @@ mod tests {
         });
         let running = tokio::spawn(owner.clock.run(Arc::downgrade(&owner)));
         owner.clock.note(Instant::now());
-        let mut next = async || timeout(PATIENCE, all_looks.recv()).await;
+        let mut next = async || timeout(TEST_TIMEOUT, all_looks.recv()).await;
         let first = next().await.expect("it looks").expect("it runs");
         let second = next().await.expect("it looks again").expect("it runs");
         drop(owner);
-        timeout(PATIENCE, running).await.unwrap().unwrap();
+        timeout(TEST_TIMEOUT, running).await.unwrap().unwrap();
         second - first
     }
 

@@ -124,6 +124,8 @@ impl IoThread {
 mod tests {
     use std::time::Duration;
 
+    use farref_testkit::TEST_TIMEOUT;
+
     use super::*;
 
     #[tokio::test]
@@ -136,7 +138,7 @@ mod tests {
             said.send((name, user_code::is_barred())).unwrap();
         });
         // This blocks the only thread of this test's runtime.
-        let heard = heard.recv_timeout(Duration::from_secs(60));
+        let heard = heard.recv_timeout(TEST_TIMEOUT);
         assert_eq!(heard, Ok((Some("farref-io".to_owned()), true)));
     }
 }

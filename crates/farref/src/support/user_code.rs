@@ -162,10 +162,10 @@ mod tests {
 
     use tokio::task::JoinSet;
 
+    use farref_testkit::TEST_TIMEOUT;
+
     use super::*;
     use crate::testing::Cluster;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[tokio::test]
     async fn nothing_of_the_program_runs_where_it_is_barred() {
@@ -175,14 +175,14 @@ mod tests {
         let (said, heard) = mpsc::channel();
         let say = |said: mpsc::Sender<_>| move || said.send(std::thread::current().id()).unwrap();
         user_code.run(say(said.clone()));
-        assert_eq!(heard.recv_timeout(PATIENCE), Ok(here));
+        assert_eq!(heard.recv_timeout(TEST_TIMEOUT), Ok(here));
         forbid_during(|| {
             forbid_during(|| ());
             user_code.run(say(said.clone()));
         });
-        assert_ne!(heard.recv_timeout(PATIENCE), Ok(here));
+        assert_ne!(heard.recv_timeout(TEST_TIMEOUT), Ok(here));
         user_code.run(say(said));
-        assert_eq!(heard.recv_timeout(PATIENCE), Ok(here), "it is over");
+        assert_eq!(heard.recv_timeout(TEST_TIMEOUT), Ok(here), "it is over");
     }
 
     #[tokio::test]
@@ -198,7 +198,7 @@ mod tests {
             });
         }
         for number in 0..100 {
-            assert_eq!(heard.recv_timeout(PATIENCE), Ok(number));
+            assert_eq!(heard.recv_timeout(TEST_TIMEOUT), Ok(number));
         }
     }
 
@@ -344,7 +344,7 @@ mod tests {
                 match self {
                     Self::Waits(other, came) => {
                         let _waiting = crate::support::blocking_pool::BlockedThread::begin();
-                        let in_time = other.recv_timeout(PATIENCE / 4).is_ok();
+                        let in_time = other.recv_timeout(TEST_TIMEOUT / 4).is_ok();
                         came.send(in_time).expect("somebody listens");
                     }
                     Self::IsWaitedFor(other) => {
@@ -359,7 +359,7 @@ mod tests {
         let (came, result) = mpsc::channel();
         let freed = vec![Freed::Waits(other, came), Freed::IsWaitedFor(Some(says))];
         forbid_during(|| user_code.drop_values(freed));
-        assert_eq!(result.recv_timeout(PATIENCE), Ok(true));
+        assert_eq!(result.recv_timeout(TEST_TIMEOUT), Ok(true));
     }
 
     static ASKED: AtomicUsize = AtomicUsize::new(0);
@@ -370,7 +370,7 @@ mod tests {
     impl Drop for Inquisitive {
         fn drop(&mut self) {
             // It may also be a task that lets go of it last.
-            let ask = || ask_back::on(&self.0).timeout(PATIENCE).wait();
+            let ask = || ask_back::on(&self.0).timeout(TEST_TIMEOUT).wait();
             let answer = tokio::task::block_in_place(ask);
             assert_eq!(answer.expect("an answer"), 7);
             ASKED.fetch_add(1, Ordering::Relaxed);

@@ -210,9 +210,9 @@ impl std::fmt::Debug for State {
 mod tests {
     use std::sync::{Barrier, mpsc};
 
-    use super::*;
+    use farref_testkit::TEST_TIMEOUT;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    use super::*;
 
     /// WT-1, WT-2
     #[test]
@@ -237,7 +237,9 @@ mod tests {
             assert_eq!(threads.run(|| {}), Err(NoThread));
             drop(hold);
             for _ in 0..MOST {
-                all_done.recv_timeout(PATIENCE).expect("it had a thread");
+                all_done
+                    .recv_timeout(TEST_TIMEOUT)
+                    .expect("it had a thread");
             }
             while lock(&threads.0.state).idle < MOST {
                 thread::yield_now();
@@ -255,7 +257,7 @@ mod tests {
         let (done, is_done) = mpsc::channel();
         let next = threads.run(move || done.send(()).unwrap());
         assert_eq!(next, Ok(()));
-        is_done.recv_timeout(PATIENCE).expect("it ran");
+        is_done.recv_timeout(TEST_TIMEOUT).expect("it ran");
     }
 
     /// WT-1: those that had nothing to do for long are not counted on.
@@ -266,7 +268,7 @@ mod tests {
             let (done, is_done) = mpsc::channel();
             let accepted = threads.run(move || done.send(()).unwrap());
             assert_eq!(accepted, Ok(()));
-            is_done.recv_timeout(PATIENCE).expect("it has a thread");
+            is_done.recv_timeout(TEST_TIMEOUT).expect("it has a thread");
             while lock(&threads.0.state).threads > 0 {
                 thread::yield_now();
             }

@@ -717,13 +717,9 @@ mod tests {
         assert_eq!(large::on(&asking).await?.len(), 2 * SMALL as usize);
         assert_eq!(budgets(), 1);
         cluster.crash(1).await;
-        let gone = async {
-            while budgets() > 0 {
-                sleep(PAUSE / 100).await;
-            }
-        };
-        let gone = tokio::time::timeout(600 * PAUSE, gone).await;
-        gone.expect("it goes with the peer");
+        farref_testkit::eventually("the budget goes with the peer", || budgets() == 0)
+            .await
+            .expect("it goes with the peer");
 
         let mut late = answer(2 * SMALL);
         me.answers.charge(other, None, &mut late);

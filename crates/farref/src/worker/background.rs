@@ -306,7 +306,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let told = tokio::time::timeout(Duration::from_secs(10), told);
+        let told = tokio::time::timeout(farref_testkit::TEST_TIMEOUT, told);
         tokio::select! {
             biased;
             () = keeping => panic!("the worker is a member"),

@@ -13,10 +13,9 @@ use farref::agent::{
     NodeId,
 };
 use farref::{Codec, CodecError, Payload, Worker, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-
-use crate::PATIENCE;
 
 /// One end of the wire.
 #[derive(Clone, Debug)]
@@ -229,7 +228,7 @@ pub(crate) async fn tampered<const N: usize>(fates: [&Fates; N]) -> anyhow::Resu
 /// S1: on a wire that has lost something a shutdown need not succeed, but it ends.
 pub(crate) async fn end_in_time([a, b]: [Worker; 2]) -> anyhow::Result<()> {
     let ending = async { tokio::join!(a.shutdown(), b.shutdown()) };
-    let _outcome = tokio::time::timeout(PATIENCE, ending).await?;
+    let _outcome = tokio::time::timeout(TEST_TIMEOUT, ending).await?;
     a.crash().await;
     b.crash().await;
     Ok(())

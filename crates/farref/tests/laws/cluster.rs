@@ -1,12 +1,12 @@
 //! Groups of workers within this process, which have to end with nothing left.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use farref::Peer;
+use anyhow::Result;
 use farref::testing::Cluster;
-
-use crate::PATIENCE;
+use farref::{Peer, WorkerBuilder};
+use farref_testkit::eventually;
 
 /// Two workers, and the second one as the first one's peer.
 pub(crate) async fn pair() -> Result<(Cluster, Peer)> {
@@ -15,14 +15,14 @@ pub(crate) async fn pair() -> Result<(Cluster, Peer)> {
     Ok((cluster, peer))
 }
 
-/// Waits until something is so.
-pub(crate) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        ensure!(began.elapsed() < PATIENCE, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
+/// A worker for each of these limits of its shutdown.
+pub(crate) async fn start_with_shutdown_timeouts(limits: &[Duration]) -> Result<Cluster> {
+    let next = AtomicUsize::new(0);
+    let set_up = |builder: WorkerBuilder| {
+        let worker = next.fetch_add(1, Ordering::Relaxed);
+        builder.shutdown_timeout(limits[worker])
+    };
+    Ok(Cluster::start_with(limits.len() as u32, set_up).await?)
 }
 
 /// Waits until nobody refers to anything, and shuts down.

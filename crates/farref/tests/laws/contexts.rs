@@ -6,10 +6,9 @@ use std::task::Poll;
 use farref::context::{ContextId, ContextScope, Message, NodeId, Record, outgoing};
 use farref::testing::Cluster;
 use farref::{Call, Error};
+use farref_testkit::TEST_TIMEOUT;
 use serde::{Deserialize, Serialize, Serializer};
 use tokio::sync::Notify;
-
-use crate::PATIENCE;
 
 static BEGUN: Notify = Notify::const_new();
 static GO_ON: Notify = Notify::const_new();
@@ -49,7 +48,7 @@ async fn a_release_beside_another_waits_for_the_same_end() -> farref::Result<()>
         // And again, when all is over.
         scope.release().await
     };
-    tokio::time::timeout(PATIENCE, all)
+    tokio::time::timeout(TEST_TIMEOUT, all)
         .await
         .expect("in time")?;
     assert_eq!(me.snapshot().contexts, 0);
@@ -84,7 +83,7 @@ async fn a_release_beside_another_waits_for_all_who_took_part() -> farref::Resul
     );
     cluster.heal(0, 1);
     let both = async { tokio::try_join!(first, second).map(drop) };
-    tokio::time::timeout(PATIENCE, both)
+    tokio::time::timeout(TEST_TIMEOUT, both)
         .await
         .expect("in time")?;
     assert_eq!(peer.snapshot().await?.contexts, 0);

@@ -6,10 +6,9 @@ use std::task::Poll;
 
 use farref::testing::Cluster;
 use farref::{Error, Peer, Result, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
-
-use crate::PATIENCE;
 
 const OPEN: usize = 64;
 const WAITING: usize = 10;
@@ -86,7 +85,7 @@ async fn calls_that_are_awaited_wait_for_a_place_and_others_are_refused() -> Res
         }
         Ok::<(), Error>(())
     };
-    tokio::time::timeout(PATIENCE, all)
+    tokio::time::timeout(TEST_TIMEOUT, all)
         .await
         .expect("in time")?;
     cluster.shutdown().await
@@ -116,7 +115,7 @@ async fn a_place_that_is_given_up_goes_to_who_waits_for_one() -> Result<()> {
         assert_eq!(waits.await?, 1000);
         Ok::<(), Error>(())
     };
-    tokio::time::timeout(PATIENCE, all)
+    tokio::time::timeout(TEST_TIMEOUT, all)
         .await
         .expect("in time")?;
     cluster.shutdown().await
@@ -163,7 +162,7 @@ async fn who_gives_up_waiting_for_a_place_does_not_use_one_up() -> Result<()> {
         }
         Ok::<(), Error>(())
     };
-    tokio::time::timeout(PATIENCE, all)
+    tokio::time::timeout(TEST_TIMEOUT, all)
         .await
         .expect("in time")?;
     cluster.shutdown().await
@@ -183,7 +182,7 @@ async fn time_limits_and_losses_end_the_wait_for_a_place() -> Result<()> {
     );
     let waits = waits_for_a_place(pass::on(&peer, 2, 0)).await;
     cluster.crash(1).await;
-    let lost = tokio::time::timeout(PATIENCE, waits)
+    let lost = tokio::time::timeout(TEST_TIMEOUT, waits)
         .await
         .expect("in time");
     assert!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");

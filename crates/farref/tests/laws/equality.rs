@@ -9,9 +9,9 @@ use std::collections::HashSet;
 
 use anyhow::Result;
 use farref::{Error, RRef};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
 use crate::cluster::{finish, pair};
 
 #[farref::remote]
@@ -57,7 +57,7 @@ async fn a_reference_that_leads_nowhere_is_equal_to_its_clones_only() -> Result<
     let gone = peer.gone();
     cluster.crash(1).await;
     // Until that is known, a call is made, and its value is the owner's.
-    timeout(PATIENCE, gone).await??;
+    timeout(TEST_TIMEOUT, gone).await??;
     let lost = [(); 2].map(|()| text::on(&peer, String::new()).remote());
     assert!(matches!(
         lost[0].to_here().await,

@@ -404,12 +404,12 @@ async fn f5_an_outcome_that_is_dropped_cancels_its_call() -> Result<()> {
     let cluster = Cluster::start(2).await?;
     let peer = cluster.worker(0).peer("worker1")?;
     let pending = bake::on(&peer, 5).start();
-    crate::cluster::eventually("it runs", || {
+    farref_testkit::eventually("it runs", || {
         cluster.worker(1).snapshot().running.len() == 1
     })
     .await?;
     drop(pending.result());
-    crate::cluster::eventually("it is cancelled", || {
+    farref_testkit::eventually("it is cancelled", || {
         cluster.worker(1).snapshot().running.is_empty()
     })
     .await?;

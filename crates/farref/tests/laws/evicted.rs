@@ -7,8 +7,9 @@ use std::task::Poll;
 use farref::agent::NodeId;
 use farref::context::ContextScope;
 use farref::{Error, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 
-use crate::{PATIENCE, channels};
+use crate::channels;
 
 #[farref::remote]
 async fn number() -> u64 {
@@ -40,7 +41,7 @@ async fn f2_on_an_evicted_worker_every_wait_ends_with_an_error_that_says_so() ->
         inbound.refused(PEER);
     };
     let (outcomes, ()) =
-        tokio::time::timeout(PATIENCE, async { tokio::join!(waits, evicted) }).await?;
+        tokio::time::timeout(TEST_TIMEOUT, async { tokio::join!(waits, evicted) }).await?;
     let (answer, confirmed, released) = outcomes;
     for outcome in [answer.map(drop), confirmed, released] {
         assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
@@ -81,7 +82,7 @@ async fn f2_on_an_evicted_worker_the_wait_for_a_place_ends_too() -> anyhow::Resu
         let outcome = call.await;
         assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
     }
-    let outcome = tokio::time::timeout(PATIENCE, waits).await?;
+    let outcome = tokio::time::timeout(TEST_TIMEOUT, waits).await?;
     assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
     Ok(())
 }

@@ -5,9 +5,8 @@
 use std::time::Duration;
 
 use farref::{ConfigError, Error, RendezvousError, Store, TcpStoreClient, Worker, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::task::JoinHandle;
-
-use crate::PATIENCE;
 
 /// What nobody here is to wait for.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -65,7 +64,7 @@ async fn whoami() -> String {
 
 /// The error of a worker that is not to be let in.
 async fn refused(builder: WorkerBuilder) -> Error {
-    tokio::time::timeout(PATIENCE, builder.join())
+    tokio::time::timeout(TEST_TIMEOUT, builder.join())
         .await
         .expect("told at once")
         .map(|worker| worker.name().to_owned())
@@ -229,8 +228,8 @@ async fn s3_a_member_takes_the_store_over_when_its_host_has_gone() -> anyhow::Re
         let other = worker(next).join().await?;
         host.crash().await;
         // The former store is closed by now, so this is another one.
-        let store = TcpStoreClient::connect("127.0.0.1", port, PATIENCE).await?;
-        store.get("farref/founders", PATIENCE).await?;
+        let store = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await?;
+        store.get("farref/founders", TEST_TIMEOUT).await?;
         let newcomer = worker(newcomer).join().await?;
         assert_eq!(whoami::on(&newcomer.peer(next)?).await?, next);
         newcomer.leave().await?;
@@ -268,7 +267,7 @@ async fn without_a_token_workers_of_one_host_listen_at_unix_sockets_only() -> an
         let place = Place::new("door");
         let a = set_up(place.worker("a")).join().await?;
         let b = set_up(place.worker("b")).join().await?;
-        let peer = a.wait_for_peer("b", PATIENCE).await?;
+        let peer = a.wait_for_peer("b", TEST_TIMEOUT).await?;
         assert_eq!(whoami::on(&peer).await?, "b");
         assert_eq!(listens_by_tcp(&a), by_tcp, "with {setting}");
         let peers = a.snapshot().peers;

@@ -9,8 +9,8 @@ use farref::context::ContextScope;
 use farref::functions::Functions;
 use farref::testing::Cluster;
 use farref::{Error, RRef};
+use farref_testkit::TEST_TIMEOUT;
 
-use crate::PATIENCE;
 use crate::channels::{self, End};
 
 struct Till(u64);
@@ -386,7 +386,7 @@ async fn a_weak_worker_is_gone_with_the_last_of_the_others() -> anyhow::Result<(
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await?;
+    tokio::time::timeout(TEST_TIMEOUT, gone).await?;
     Ok(())
 }
 

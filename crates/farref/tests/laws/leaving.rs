@@ -9,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farref::testing::Cluster;
 use farref::{Error, Stream, Streaming, Worker};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
+use crate::cluster::start_with_shutdown_timeouts;
 
 /// Never up in these tests.
 const LONG: Duration = Duration::from_secs(3600);
@@ -30,7 +32,7 @@ fn gate(name: &str) -> Arc<Gate> {
 /// Returns when a call waits at the gate.
 async fn waited_at(name: &str) -> Result<()> {
     let mut changes = gate(name).subscribe();
-    timeout(PATIENCE, changes.wait_for(|(waiting, _)| *waiting > 0)).await??;
+    timeout(TEST_TIMEOUT, changes.wait_for(|(waiting, _)| *waiting > 0)).await??;
     Ok(())
 }
 
@@ -64,6 +66,15 @@ async fn leave_now() -> farref::Result<()> {
     }
 }
 
+/// Leaves in the background. The first part, in which it sees which calls it serves, is over at once.
+async fn begin_to_leave(worker: &Worker) -> JoinHandle<farref::Result<()>> {
+    let worker = worker.clone();
+    let mut leaving = Box::pin(async move { worker.leave().await });
+    let begun = timeout(Duration::ZERO, &mut leaving).await;
+    assert!(begun.is_err(), "it leaves without answering: {begun:?}");
+    tokio::spawn(leaving)
+}
+
 fn is_lost<T>(outcome: &farref::Result<T>) -> bool {
     matches!(outcome, Err(Error::PeerLost { peer, .. }) if &**peer == "worker1")
 }
@@ -74,18 +85,16 @@ async fn who_leaves_answers_the_calls_it_serves() -> Result<()> {
     let peer = cluster.worker(0).peer("worker1")?;
     let first = pass::on(&peer, "serves: first".into()).start();
     waited_at("serves: first").await?;
-    let leaver = cluster.worker(1).clone();
-    let leaving = tokio::spawn(async move { leaver.leave().await });
+    let leaving = begin_to_leave(cluster.worker(1)).await;
 
     // It is still there for others, since the calls it serves may need it.
-    tokio::time::sleep(Duration::from_millis(50)).await;
     let second = pass::on(&peer, "serves: second".into()).start();
     waited_at("serves: second").await?;
     open("serves: first");
-    assert_eq!(timeout(PATIENCE, first).await??, "serves: first");
+    assert_eq!(timeout(TEST_TIMEOUT, first).await??, "serves: first");
 
     // That has an end, or one that is called all the time could never leave.
-    let refused = timeout(PATIENCE, async {
+    let refused = timeout(TEST_TIMEOUT, async {
         loop {
             match nothing::on(&peer).await {
                 Ok(()) => tokio::time::sleep(Duration::from_millis(5)).await,
@@ -97,8 +106,8 @@ async fn who_leaves_answers_the_calls_it_serves() -> Result<()> {
     ensure!(is_lost(&refused), "{refused:?}");
     ensure!(!leaving.is_finished() && cluster.worker(1).is_member());
     open("serves: second");
-    assert_eq!(timeout(PATIENCE, second).await??, "serves: second");
-    timeout(PATIENCE, leaving).await???;
+    assert_eq!(timeout(TEST_TIMEOUT, second).await??, "serves: second");
+    timeout(TEST_TIMEOUT, leaving).await???;
     Ok(cluster.shutdown().await?)
 }
 
@@ -113,16 +122,16 @@ async fn who_ends_without_its_group_answers_the_calls_that_it_has_patience_for()
     tokio::time::sleep(Duration::from_millis(50)).await;
     ensure!(!ending.is_finished() && cluster.worker(1).is_member());
     open("ends: served");
-    assert_eq!(timeout(PATIENCE, served).await??, "ends: served");
-    timeout(PATIENCE, ending).await??;
+    assert_eq!(timeout(TEST_TIMEOUT, served).await??, "ends: served");
+    timeout(TEST_TIMEOUT, ending).await??;
 
     // A patience that is up is the end for who still waits.
     let peer = cluster.worker(0).peer("worker2")?;
     let waits = pass::on(&peer, "ends: waits".into()).start();
     waited_at("ends: waits").await?;
     let ends = cluster.worker(2).clone();
-    timeout(PATIENCE, ends.crash_after(Duration::from_millis(50))).await?;
-    let lost = timeout(PATIENCE, waits).await?;
+    timeout(TEST_TIMEOUT, ends.crash_after(Duration::from_millis(50))).await?;
+    let lost = timeout(TEST_TIMEOUT, waits).await?;
     ensure!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
     open("ends: waits");
     Ok(cluster.shutdown().await?)
@@ -145,8 +154,8 @@ async fn who_is_told_not_to_leave_after_all_serves_as_before() -> Result<()> {
     let second = pass::on(&peer, "stays: second".into()).start();
     waited_at("stays: second").await?;
     open("stays: first");
-    timeout(PATIENCE, first).await??;
-    let refused = timeout(PATIENCE, async {
+    timeout(TEST_TIMEOUT, first).await??;
+    let refused = timeout(TEST_TIMEOUT, async {
         loop {
             tokio::select! {
                 left = &mut leaving => break left,
@@ -165,7 +174,7 @@ async fn who_is_told_not_to_leave_after_all_serves_as_before() -> Result<()> {
     ensure!(number.is_some(), "its names are there");
     drop(number);
     open("stays: second");
-    assert_eq!(timeout(PATIENCE, second).await??, "stays: second");
+    assert_eq!(timeout(TEST_TIMEOUT, second).await??, "stays: second");
     Ok(cluster.shutdown().await?)
 }
 
@@ -185,7 +194,7 @@ async fn a_call_that_tells_its_worker_to_leave_is_answered() -> Result<()> {
 async fn a_call_that_leaves_does_not_wait_for_itself() -> Result<()> {
     let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(LONG)).await?;
     let peer = cluster.worker(0).peer("worker1")?;
-    let lost = timeout(PATIENCE, leave_now::on(&peer)).await?;
+    let lost = timeout(TEST_TIMEOUT, leave_now::on(&peer)).await?;
     ensure!(is_lost(&lost), "{lost:?}");
     Ok(cluster.shutdown().await?)
 }
@@ -193,11 +202,11 @@ async fn a_call_that_leaves_does_not_wait_for_itself() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_does_not_end_holds_nobody_up_for_ever() -> Result<()> {
     let short = Duration::from_millis(100);
-    let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(short)).await?;
+    let cluster = start_with_shutdown_timeouts(&[LONG, short]).await?;
     let peer = cluster.worker(0).peer("worker1")?;
     let pending = pass::on(&peer, "never opened".into()).start();
     waited_at("never opened").await?;
-    match timeout(PATIENCE, cluster.worker(1).leave()).await? {
+    match timeout(TEST_TIMEOUT, cluster.worker(1).leave()).await? {
         Err(Error::ShutdownTimeout { waiting_for, .. }) => {
             assert_eq!(
                 waiting_for,
@@ -207,7 +216,7 @@ async fn a_call_that_does_not_end_holds_nobody_up_for_ever() -> Result<()> {
         other => panic!("{other:?}"),
     }
     ensure!(!cluster.worker(1).is_member());
-    let lost = timeout(PATIENCE, pending).await?;
+    let lost = timeout(TEST_TIMEOUT, pending).await?;
     ensure!(is_lost(&lost), "{lost:?}");
     Ok(cluster.shutdown().await?)
 }
@@ -221,7 +230,7 @@ async fn who_leaves_does_not_wait_for_callers_that_are_gone() -> Result<()> {
     let leaver = cluster.worker(1).clone();
     let leaving = tokio::spawn(async move { leaver.leave().await });
     cluster.worker(2).crash().await;
-    timeout(PATIENCE, leaving).await???;
+    timeout(TEST_TIMEOUT, leaving).await???;
     drop(pending);
     Ok(cluster.shutdown().await?)
 }
@@ -249,7 +258,7 @@ async fn ticks() -> impl Stream<Item = u32> {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_leaves_lets_streams_come_to_their_end() -> Result<()> {
     for limit in [LONG, Duration::from_millis(300)] {
-        let cluster = Cluster::start_with(2, |builder| builder.shutdown_timeout(limit)).await?;
+        let cluster = start_with_shutdown_timeouts(&[LONG, limit]).await?;
         let peer = cluster.worker(0).peer("worker1")?;
         let (ticker, receiver) = mpsc::unbounded_channel();
         *TICKS.lock().unwrap_or_else(PoisonError::into_inner) = Some(receiver);
@@ -262,16 +271,16 @@ async fn who_leaves_lets_streams_come_to_their_end() -> Result<()> {
             for tick in 1..20 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 ticker.send(tick)?;
-                let read = timeout(PATIENCE, stream.next()).await?;
+                let read = timeout(TEST_TIMEOUT, stream.next()).await?;
                 ensure!(matches!(read, Some(Ok(read)) if read == tick), "{read:?}");
                 ensure!(!leaving.is_finished());
             }
             drop(ticker);
-            ensure!(timeout(PATIENCE, stream.next()).await?.is_none());
-            timeout(PATIENCE, leaving).await???;
+            ensure!(timeout(TEST_TIMEOUT, stream.next()).await?.is_none());
+            timeout(TEST_TIMEOUT, leaving).await???;
         } else {
             // One that is idle is waited for as long as for a call.
-            match timeout(PATIENCE, leaving).await?? {
+            match timeout(TEST_TIMEOUT, leaving).await?? {
                 Err(Error::ShutdownTimeout { waiting_for, .. }) => {
                     let text = waiting_for.join("; ");
                     let says = "`worker0`, which has not read the stream of `leaving::ticks`";
@@ -279,7 +288,7 @@ async fn who_leaves_lets_streams_come_to_their_end() -> Result<()> {
                 }
                 other => anyhow::bail!("{other:?}"),
             }
-            let lost = timeout(PATIENCE, stream.next()).await?;
+            let lost = timeout(TEST_TIMEOUT, stream.next()).await?;
             ensure!(
                 matches!(lost, Some(Err(Error::PeerLost { .. }))),
                 "{lost:?}"

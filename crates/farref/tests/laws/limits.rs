@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Blob, Error};
+use farref_testkit::TEST_TIMEOUT;
 
-use crate::PATIENCE;
 use crate::cluster::finish;
 
 #[farref::remote]
@@ -99,7 +99,7 @@ fn a_call_awaited_on_another_runtime_has_its_limit() -> Result<()> {
     let peer = cluster.worker(0).peer("worker1")?;
     let outcome = mine.block_on(async {
         let call = never::on(&peer).timeout(Duration::from_millis(50)).start();
-        tokio::time::timeout(PATIENCE / 4, call).await
+        tokio::time::timeout(TEST_TIMEOUT / 4, call).await
     });
     let outcome = outcome.expect("the limit of the call is shorter");
     assert!(matches!(outcome, Err(Error::Timeout { .. })), "{outcome:?}");

@@ -1,15 +1,10 @@
-//! `#[farref::remote]`: what it generates, in use, and what it refuses.
+//! `#[farref::remote]`: what it generates, in use. What it refuses is in `mistakes`.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Error, Peer, RRef};
-
-#[test]
-fn mistakes_are_answered_with_what_to_write() {
-    trybuild::TestCases::new().compile_fail("tests/ui/*.rs");
-}
 
 #[farref::remote]
 async fn add(a: i64, b: i64) -> i64 {

@@ -20,9 +20,11 @@ mod leaving;
 mod limits;
 mod macros;
 mod majority;
+mod mistakes;
 mod naming;
 mod nested;
 mod newcomers;
+mod observability;
 mod observing;
 mod origins;
 mod panics;
@@ -42,6 +44,3 @@ mod vectors;
 mod waiting;
 mod watching;
 mod words;
-
-/// How long anything may take before it counts as hanging.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);

@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use farref::testing::Cluster;
 use farref::{Error, MemberEvent, Result, WorkerBuilder, WorkerEnd};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::time::timeout;
-
-use crate::PATIENCE;
-use crate::cluster::eventually;
 
 #[farref::remote]
 async fn number() -> u64 {
@@ -28,7 +26,7 @@ async fn split(settings: impl Fn(WorkerBuilder) -> WorkerBuilder) -> Result<Clus
 async fn two_go_on(cluster: &Cluster) -> anyhow::Result<()> {
     let (one, two) = (cluster.worker(0), cluster.worker(1));
     for worker in [one, two] {
-        timeout(PATIENCE, worker.peer("worker2")?.gone()).await??;
+        timeout(TEST_TIMEOUT, worker.peer("worker2")?.gone()).await??;
     }
     assert_eq!(number::on(&one.peer("worker1")?).await?, 7);
     assert_eq!(number::on(&two.peer("worker0")?).await?, 7);
@@ -46,9 +44,9 @@ async fn f7_a_worker_that_needs_a_majority_gives_up_without_one() -> anyhow::Res
     let mut members = cut_off.watch_members();
     let there = cut_off.peer("worker0")?;
     let reference = number::on(&there).remote();
-    let confirmed = timeout(PATIENCE, reference.confirmed()).await?;
+    let confirmed = timeout(TEST_TIMEOUT, reference.confirmed()).await?;
     assert!(confirmed.is_err(), "{confirmed:?}");
-    let ended = timeout(PATIENCE, cut_off.serve()).await?;
+    let ended = timeout(TEST_TIMEOUT, cut_off.serve()).await?;
     assert!(
         matches!(ended, Err(Error::Minority { left: 1, of: 3, .. })),
         "{ended:?}"
@@ -56,7 +54,7 @@ async fn f7_a_worker_that_needs_a_majority_gives_up_without_one() -> anyhow::Res
     let late = number::on(&there).await;
     assert!(matches!(late, Err(Error::Minority { .. })), "{late:?}");
     let mut last = None;
-    while let Some(event) = timeout(PATIENCE, members.next()).await? {
+    while let Some(event) = timeout(TEST_TIMEOUT, members.next()).await? {
         last = Some(event);
     }
     assert!(
@@ -72,7 +70,7 @@ async fn f7_a_majority_that_is_lost_in_silence_is_missed() -> anyhow::Result<()>
     let cluster = split(|builder| builder.require_majority(true)).await?;
     let cut_off = cluster.worker(2);
     eventually("it gives up", || !cut_off.is_member()).await?;
-    let ended = timeout(PATIENCE, cut_off.serve()).await?;
+    let ended = timeout(TEST_TIMEOUT, cut_off.serve()).await?;
     assert!(
         matches!(ended, Err(Error::Minority { left: 1, of: 3, .. })),
         "{ended:?}"
@@ -89,7 +87,7 @@ async fn f7_whoever_has_joined_later_is_missed_as_well() -> anyhow::Result<()> {
     }
     cluster.crash(1).await;
     cluster.crash(2).await;
-    let ended = timeout(PATIENCE, cluster.worker(0).serve()).await?;
+    let ended = timeout(TEST_TIMEOUT, cluster.worker(0).serve()).await?;
     assert!(
         matches!(ended, Err(Error::Minority { left: 1, .. })),
         "{ended:?}"
@@ -103,11 +101,11 @@ async fn f7_who_was_lost_long_ago_is_not_counted_with_who_is_lost_now() -> anyho
     let mut cluster = Cluster::start_with(3, |builder| builder.require_majority(true)).await?;
     let [first, second] = ["worker1", "worker2"].map(|name| cluster.worker(0).peer(name));
     cluster.crash(2).await;
-    timeout(PATIENCE, second?.gone()).await??;
+    timeout(TEST_TIMEOUT, second?.gone()).await??;
     // All have heard of that before somebody is let in.
     cluster.join("newcomer").await?;
     cluster.crash(1).await;
-    timeout(PATIENCE, first?.gone()).await??;
+    timeout(TEST_TIMEOUT, first?.gone()).await??;
     let (last, newcomer) = (cluster.worker(0), cluster.worker(3));
     assert_eq!(number::on(&last.peer("newcomer")?).await?, 7);
     let (one, other) = tokio::join!(last.shutdown(), newcomer.shutdown());
@@ -122,10 +120,10 @@ async fn f6_a_worker_that_needs_no_majority_goes_on_alone() -> anyhow::Result<()
     let cluster = split(|builder| builder).await?;
     let cut_off = cluster.worker(2);
     for other in ["worker0", "worker1"] {
-        timeout(PATIENCE, cut_off.peer(other)?.gone()).await??;
+        timeout(TEST_TIMEOUT, cut_off.peer(other)?.gone()).await??;
     }
     assert_eq!(number::on(&cut_off.me()).await?, 7);
-    timeout(PATIENCE, cut_off.shutdown()).await??;
+    timeout(TEST_TIMEOUT, cut_off.shutdown()).await??;
     two_go_on(&cluster).await
 }
 
@@ -134,10 +132,10 @@ async fn f6_a_worker_that_needs_no_majority_goes_on_alone() -> anyhow::Result<()
 async fn f7_whoever_leaves_takes_no_majority_along() -> anyhow::Result<()> {
     let cluster = Cluster::start_with(5, |builder| builder.require_majority(true)).await?;
     for n in (1..5).rev() {
-        timeout(PATIENCE, cluster.worker(n).leave()).await??;
+        timeout(TEST_TIMEOUT, cluster.worker(n).leave()).await??;
     }
     let last = cluster.worker(0);
     assert_eq!(number::on(&last.me()).await?, 7);
-    timeout(PATIENCE, last.shutdown()).await??;
+    timeout(TEST_TIMEOUT, last.shutdown()).await??;
     Ok(())
 }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farref::testing::Cluster;
 use farref::{Error, Misuse, Peer, RRef, Worker, WorkerBuilder};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::time::timeout;
 
-use crate::cluster::{eventually, finish, pair};
-use crate::{PATIENCE, channels};
+use crate::channels;
+use crate::cluster::{finish, pair};
 
 /// Never up in these tests.
 const LONG: Duration = Duration::from_secs(3600);
@@ -51,12 +52,12 @@ fn publish(worker: &Worker, name: &str, number: u64) -> Result<farref::NameVersi
 }
 
 async fn read(found: RRef<u64>) -> Result<u64> {
-    Ok(timeout(PATIENCE, found.to_here()).await??)
+    Ok(timeout(TEST_TIMEOUT, found.to_here()).await??)
 }
 
 /// Looks a number up.
 async fn find(peer: &Peer, name: &str) -> Result<u64> {
-    read(timeout(PATIENCE, peer.lookup::<u64>(name).timeout(LONG)).await??).await
+    read(timeout(TEST_TIMEOUT, peer.lookup::<u64>(name).timeout(LONG)).await??).await
 }
 
 /// A lookup that is waiting.
@@ -85,7 +86,7 @@ async fn n1_a_name_is_found_once_it_is_published_however_early_it_was_looked_up(
 
     publish(publisher, "n", 7)?;
     for lookup in early {
-        ensure!(read(timeout(PATIENCE, lookup).await???).await? == 7);
+        ensure!(read(timeout(TEST_TIMEOUT, lookup).await???).await? == 7);
     }
     ensure!(find(&peer, "n").await? == 7);
     ensure!(!other.is_finished());
@@ -133,12 +134,12 @@ async fn n2_what_is_published_again_takes_the_place_of_what_was_and_is_newer() -
     ensure!(!waiting.is_finished());
     let second = publish(&publisher, "n", 2)?;
     ensure!(second.number() > first.number());
-    let (rref, version) = timeout(PATIENCE, waiting).await???;
+    let (rref, version) = timeout(TEST_TIMEOUT, waiting).await???;
     ensure!(version == second && read(rref).await? == 2);
     // Of several that nobody waited for, the last counts.
     publish(&publisher, "n", 3)?;
     let fourth = publish(&publisher, "n", 4)?;
-    let (rref, version) = timeout(PATIENCE, newer(second)).await???;
+    let (rref, version) = timeout(TEST_TIMEOUT, newer(second)).await???;
     ensure!(version == fourth && read(rref).await? == 4);
 
     // A later life is newer, whatever its numbers.
@@ -146,7 +147,7 @@ async fn n2_what_is_published_again_takes_the_place_of_what_was_and_is_newer() -
     let reborn = cluster.restart(1).await?.clone();
     let fifth = publish(&reborn, "n", 5)?;
     ensure!(fifth.number() < fourth.number());
-    let (rref, version) = timeout(PATIENCE, newer(fourth)).await???;
+    let (rref, version) = timeout(TEST_TIMEOUT, newer(fourth)).await???;
     ensure!(version == fifth && read(rref).await? == 5);
     ensure!(reborn.unpublish("n"));
     finish(cluster).await
@@ -166,18 +167,21 @@ async fn n3_names_go_with_their_publisher_and_with_the_owner_of_their_value() ->
 
     let owner = publisher.peer("worker2")?.gone();
     cluster.crash(2).await;
-    timeout(PATIENCE, owner).await??;
+    timeout(TEST_TIMEOUT, owner).await??;
     ensure!(peer.lookup::<u64>("there").now().await?.is_none());
     // Whoever waits gets what takes its place.
     let replaced = waiting(&peer, "there");
     serves(publisher, 1).await?;
     publish(publisher, "there", 7)?;
-    ensure!(read(timeout(PATIENCE, replaced).await???).await? == 7);
+    ensure!(read(timeout(TEST_TIMEOUT, replaced).await???).await? == 7);
 
     let lost = waiting(&peer, "never");
     serves(publisher, 1).await?;
     cluster.crash(1).await;
-    for lost in [timeout(PATIENCE, lost).await??, peer.lookup("here").await] {
+    for lost in [
+        timeout(TEST_TIMEOUT, lost).await??,
+        peer.lookup("here").await,
+    ] {
         match lost {
             Err(
                 ref error @ Error::PeerLost {
@@ -205,7 +209,7 @@ async fn n3_a_value_whose_owner_is_gone_gets_no_name() -> Result<()> {
     let value = number::on(&owner, 6).remote();
     value.confirmed().await?;
     cluster.crash(2).await;
-    timeout(PATIENCE, owner.gone()).await??;
+    timeout(TEST_TIMEOUT, owner.gone()).await??;
     // Whether or not that is an error.
     let published = publisher.publish("n", &value);
     ensure!(!publisher.unpublish("n"), "{published:?}");
@@ -235,7 +239,8 @@ async fn n3_whoever_looks_for_another_type_is_told_both() -> Result<()> {
 async fn n4_in_the_group_the_lowest_number_counts_and_the_dead_do_not() -> Result<()> {
     let mut cluster = Cluster::start(4).await?;
     let me = cluster.worker(0).clone();
-    let find = async || read(timeout(PATIENCE, me.lookup::<u64>("n").timeout(LONG)).await??).await;
+    let find =
+        async || read(timeout(TEST_TIMEOUT, me.lookup::<u64>("n").timeout(LONG)).await??).await;
     ensure!(me.lookup::<u64>("n").now().await?.is_none());
     for rank in [3, 1, 2] {
         publish(cluster.worker(rank as usize), "n", rank)?;
@@ -256,7 +261,7 @@ async fn n4_in_the_group_the_lowest_number_counts_and_the_dead_do_not() -> Resul
     let late = cluster.join("late").await?;
     publish(late, "n", 9)?;
     for waiting in waiting {
-        ensure!(read(timeout(PATIENCE, waiting).await???).await? == 9);
+        ensure!(read(timeout(TEST_TIMEOUT, waiting).await???).await? == 9);
     }
     ensure!(late.unpublish("n"));
     finish(cluster).await
@@ -275,7 +280,7 @@ async fn n4_in_the_group_newer_is_what_takes_the_place_of_the_first() -> Result<
         tokio::spawn(lookup.versioned())
     };
     let found = async |waiting: tokio::task::JoinHandle<farref::Result<(RRef<u64>, _)>>| {
-        let (rref, version) = timeout(PATIENCE, waiting).await???;
+        let (rref, version) = timeout(TEST_TIMEOUT, waiting).await???;
         anyhow::Ok((read(rref).await?, version))
     };
     let (_, of_first) = me.lookup::<u64>("n").versioned().await?;
@@ -331,7 +336,7 @@ async fn n4_the_death_of_all_who_were_asked_is_no_error_in_the_group() -> Result
     }
     let reborn = cluster.restart(2).await?;
     publish(reborn, "n", 3)?;
-    ensure!(read(timeout(PATIENCE, waiting).await???).await? == 3);
+    ensure!(read(timeout(TEST_TIMEOUT, waiting).await???).await? == 3);
     ensure!(reborn.unpublish("n"));
     finish(cluster).await
 }
@@ -364,7 +369,7 @@ async fn n1_a_lookup_has_a_time_limit_and_takes_its_waiting_back() -> Result<()>
             ensure!(text.contains("nobody is known to have it"), "{text}");
             break;
         }
-        ensure!(limit < PATIENCE, "{late:?}");
+        ensure!(limit < TEST_TIMEOUT, "{late:?}");
     }
     for worker in cluster.workers() {
         serves(worker, 0).await?;
@@ -441,12 +446,12 @@ async fn n5_a_group_that_goes_on_after_all_can_publish_and_look_up() -> Result<(
     let early = waiting(&peer, "n");
     serves(&publisher, 1).await?;
     publish(&publisher, "n", 7)?;
-    ensure!(read(timeout(PATIENCE, early).await???).await? == 7);
+    ensure!(read(timeout(TEST_TIMEOUT, early).await???).await? == 7);
     ensure!(find(&peer, "n").await? == 7);
     drop(kept);
-    timeout(PATIENCE, late.shutdown()).await??;
+    timeout(TEST_TIMEOUT, late.shutdown()).await??;
     for ending in ending {
-        timeout(PATIENCE, ending).await???;
+        timeout(TEST_TIMEOUT, ending).await???;
     }
     Ok(())
 }
@@ -486,7 +491,7 @@ async fn n5_destructors_of_published_values_do_not_run_where_the_end_is_waited_f
     }
     cluster.shutdown().await?;
     for _ in 0..2 {
-        ensure!(heard.recv_timeout(PATIENCE)? != std::thread::current().id());
+        ensure!(heard.recv_timeout(TEST_TIMEOUT)? != std::thread::current().id());
     }
     Ok(())
 }
@@ -520,8 +525,8 @@ async fn n5_who_leaves_is_not_held_up_by_lookups_and_keeps_its_names_if_it_stays
     ensure!(leaving.is_err() && leaver.is_member());
     ensure!(find(&peer, "n").await? == 1 && !lost.is_finished());
     drop(busy);
-    timeout(PATIENCE, leaver.leave()).await??;
-    let lost = timeout(PATIENCE, lost).await??;
+    timeout(TEST_TIMEOUT, leaver.leave()).await??;
+    let lost = timeout(TEST_TIMEOUT, lost).await??;
     ensure!(matches!(lost, Err(Error::PeerLost { .. })), "{lost:?}");
     ensure!(publish(&leaver, "n", 2).is_err());
     finish(cluster).await
@@ -571,7 +576,7 @@ async fn n1_a_lookup_that_waits_holds_no_context() -> Result<()> {
     let mut inside = Box::pin(scope.run(peer.lookup::<u64>("n").timeout(LONG)));
     ensure!(timeout(Duration::ZERO, &mut inside).await.is_err());
     serves(cluster.worker(1), 1).await?;
-    timeout(PATIENCE, scope.release()).await??;
+    timeout(TEST_TIMEOUT, scope.release()).await??;
     drop(inside);
     finish(cluster).await
 }

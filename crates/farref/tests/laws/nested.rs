@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Error, Peer, RRef, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 
-use crate::PATIENCE;
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 /// The worker that this function runs on.
 fn here() -> farref::Result<Worker> {
@@ -52,7 +52,7 @@ mod recursion {
     async fn nested_blocking_calls_do_not_use_the_pool_up() -> Result<()> {
         let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
         let peer = cluster.worker(0).peer("worker1")?;
-        let call = || descend_blocking::on(&peer, 500).timeout(PATIENCE);
+        let call = || descend_blocking::on(&peer, 500).timeout(TEST_TIMEOUT);
         assert_eq!(call().await?, 500);
         // Several at once, and from a thread that is none of the runtime's.
         let (a, b) = (call().start(), call().start());
@@ -78,7 +78,10 @@ mod recursion {
     async fn a_worker_may_block_on_calls_to_itself() -> Result<()> {
         let cluster = Cluster::start_with(1, |builder| builder.blocking_threads(1)).await?;
         let me = cluster.worker(0).me();
-        assert_eq!(descend_on_self::on(&me, 200).timeout(PATIENCE).await?, 200);
+        assert_eq!(
+            descend_on_self::on(&me, 200).timeout(TEST_TIMEOUT).await?,
+            200
+        );
         finish(cluster).await
     }
 
@@ -95,7 +98,7 @@ mod recursion {
         for workers in [1, 2, 3] {
             let cluster = Cluster::start(workers).await?;
             let me = cluster.worker(0).me();
-            assert_eq!(descend::on(&me, 2_000).timeout(PATIENCE).await?, 2_000);
+            assert_eq!(descend::on(&me, 2_000).timeout(TEST_TIMEOUT).await?, 2_000);
             finish(cluster).await?;
         }
         Ok(())

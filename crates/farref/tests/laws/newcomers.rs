@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farref::observe::Observer;
 use farref::{Departure, Error, RendezvousError, StoreServer, Tls, Worker};
+use farref_testkit::TEST_TIMEOUT;
 
-use crate::PATIENCE;
 use crate::certificates::Authority;
 
 #[farref::remote(name = "newcomers::answer")]
@@ -71,7 +71,7 @@ impl Rotation {
     /// One that comes now, with the new certificate.
     async fn newcomer(&self, peer_timeout: Duration) -> Result<Worker, Error> {
         let newcomer = self.join("newcomer", &self.after, true, peer_timeout);
-        tokio::time::timeout(PATIENCE, newcomer)
+        tokio::time::timeout(TEST_TIMEOUT, newcomer)
             .await
             .expect("it is let in or not")
     }
@@ -97,18 +97,18 @@ async fn f10_a_newcomer_that_an_old_member_refuses_goes_and_the_old_one_stays() 
     let first = rotation.old("first", true, SLOW).await?;
     let forgotten = rotation.old("forgotten", false, SLOW).await?;
     let newcomer = rotation.newcomer(SOON).await?;
-    let departure = first.wait_for_peer("newcomer", PATIENCE).await?.gone();
+    let departure = first.wait_for_peer("newcomer", TEST_TIMEOUT).await?.gone();
 
-    let there = newcomer.wait_for_peer("forgotten", PATIENCE).await?;
-    let call = tokio::time::timeout(PATIENCE, answer::on(&there).timeout(None)).await?;
+    let there = newcomer.wait_for_peer("forgotten", TEST_TIMEOUT).await?;
+    let call = tokio::time::timeout(TEST_TIMEOUT, answer::on(&there).timeout(None)).await?;
     let error = call.expect_err("they cannot talk");
     ensure!(is_refused_by_forgotten(&error), "{error:?}");
     let error = newcomer.serve().await.expect_err("it is out");
     ensure!(is_refused_by_forgotten(&error), "{error:?}");
-    let departure = tokio::time::timeout(PATIENCE, departure).await??;
+    let departure = tokio::time::timeout(TEST_TIMEOUT, departure).await??;
     ensure!(departure == Departure::Left, "{departure:?}");
 
-    let there = first.wait_for_peer("forgotten", PATIENCE).await?;
+    let there = first.wait_for_peer("forgotten", TEST_TIMEOUT).await?;
     ensure!(answer::on(&there).await? == 42);
     tokio::try_join!(first.shutdown(), forgotten.shutdown())?;
     Ok(())
@@ -123,7 +123,7 @@ async fn f10_a_newcomer_that_was_refused_when_it_asked_is_not_in() -> Result<()>
     let error = rotation.newcomer(SLOW).await.expect_err("it is refused");
     ensure!(is_refused_by_forgotten(&error), "{error:?}");
 
-    let there = second.wait_for_peer("forgotten", PATIENCE).await?;
+    let there = second.wait_for_peer("forgotten", TEST_TIMEOUT).await?;
     ensure!(answer::on(&there).await? == 42);
     tokio::try_join!(second.shutdown(), forgotten.shutdown())?;
     Ok(())
@@ -150,7 +150,7 @@ async fn f4_several_with_a_wrong_token_hear_so_and_leave_no_trace() -> Result<()
             join("three", "theirs")
         )
     };
-    let (one, two, three) = tokio::time::timeout(PATIENCE, others).await?;
+    let (one, two, three) = tokio::time::timeout(TEST_TIMEOUT, others).await?;
     for joined in [one, two, three] {
         let error = joined.expect_err("it has another token");
         let Error::Rendezvous(reason) = &error else {

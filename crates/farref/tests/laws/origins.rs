@@ -5,8 +5,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context as _, Result};
 use farref::testing::Cluster;
 use farref::{Error, LeakedReference, RRef, Worker};
+use farref_testkit::eventually;
 
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 static KEPT: Mutex<Vec<RRef<String>>> = Mutex::new(Vec::new());
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Error, RemoteError};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 #[track_caller]
 fn panicked<T: std::fmt::Debug>(result: farref::Result<T>) -> RemoteError {
@@ -226,7 +227,7 @@ fn give_on_a_thread(when: When) -> Trap {
 async fn encodings_and_results_that_panic_are_typed_errors() -> Result<()> {
     let cluster = Cluster::start_with(2, |builder| builder.blocking_threads(2)).await?;
     let peer = cluster.worker(0).peer("worker1")?;
-    let limit = Duration::from_secs(20);
+    let limit = TEST_TIMEOUT;
     for _ in 0..5 {
         // Arguments.
         for (when, message) in [(When::Read, "read"), (When::Dropped, "dropped")] {

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use farref::testing::Cluster;
 use farref::{Blob, Error, Peer, RRef, Streaming, Worker};
+use farref_testkit::TEST_TIMEOUT;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
-use crate::PATIENCE;
 use crate::cluster::finish;
 use crate::streams::sources::Each;
 
@@ -132,12 +132,14 @@ async fn v1_items_of_streams_may_have_peers_in_them() -> Result<()> {
 
     let mut stream = members::on(&peer).await?;
     for (name, number) in &expected {
-        let item = timeout(PATIENCE, stream.next()).await?.context("an item")?;
+        let item = timeout(TEST_TIMEOUT, stream.next())
+            .await?
+            .context("an item")?;
         let (member, place) = item?;
         assert_eq!((&who::on(&member).await?, place), (name, *number));
         assert_eq!(member.is_me(), place == 0);
     }
-    assert!(timeout(PATIENCE, stream.next()).await?.is_none());
+    assert!(timeout(TEST_TIMEOUT, stream.next()).await?.is_none());
 
     let stream = Streaming::new(Each(me.peers().into_iter().zip(0..)));
     assert_eq!(call_each::on(&peer, stream).await?, expected);
@@ -166,7 +168,11 @@ async fn whom() -> farref::Result<Streaming<Whom>> {
 async fn v1_an_item_with_a_peer_in_it_is_read_as_nothing_else() -> Result<()> {
     let cluster = Cluster::start(2).await?;
     let mut stream = whom::on(&cluster.worker(0).peer("worker1")?).await?;
-    let mut next = async || timeout(PATIENCE, stream.next()).await?.context("an item");
+    let mut next = async || {
+        timeout(TEST_TIMEOUT, stream.next())
+            .await?
+            .context("an item")
+    };
     assert!(matches!(next().await??, Whom::Unknown(1, None, name) if name == "worker1"));
     assert!(matches!(next().await??, Whom::Known(peer) if peer.name() == "worker1"));
     drop(stream);
@@ -188,7 +194,7 @@ async fn v1_calls_on_a_dead_worker_fail_as_at_home_and_reach_its_next_life() -> 
     let me = cluster.worker(0).clone();
     let [one, two] = [me.peer("worker1")?, me.peer("worker2")?];
     cluster.crash(2).await;
-    timeout(PATIENCE, two.gone()).await??;
+    timeout(TEST_TIMEOUT, two.gone()).await??;
     let Err(Error::PeerLost { peer, function, .. }) = who::on(&two).await else {
         bail!("it is dead");
     };
@@ -196,7 +202,7 @@ async fn v1_calls_on_a_dead_worker_fail_as_at_home_and_reach_its_next_life() -> 
     assert_eq!(there, format!("{peer} lost in {function}"));
     // F3
     cluster.restart(2).await?;
-    let again = me.wait_for_peer("worker2", PATIENCE).await?;
+    let again = me.wait_for_peer("worker2", TEST_TIMEOUT).await?;
     assert_eq!(try_to_call::on(&one, two).await?, "worker2");
     assert_eq!(try_to_call::on(&one, again).await?, "worker2");
     finish(cluster).await
@@ -216,7 +222,7 @@ async fn v1_a_newcomer_can_be_called_by_whoever_is_told_of_it() -> Result<()> {
     for round in 0..8 {
         let name = format!("newcomer{round}");
         cluster.join(&name).await?;
-        let newcomer = me.wait_for_peer(&name, PATIENCE).await?;
+        let newcomer = me.wait_for_peer(&name, TEST_TIMEOUT).await?;
         let large = Blob::from(vec![0; 100 << 10]);
         assert_eq!(
             call_with_data::on(&one, newcomer.clone(), large).await?,

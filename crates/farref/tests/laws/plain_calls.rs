@@ -12,12 +12,12 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::context::{ContextScope, Message, Record};
 use farref::{Call, Error, Misuse, Peer};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tokio::sync::{Barrier, Notify};
 use tokio::time::timeout;
 
-use crate::PATIENCE;
-use crate::cluster::{eventually, pair};
+use crate::cluster::pair;
 
 const AT_ONCE: usize = 8;
 
@@ -39,7 +39,7 @@ async fn calls_that_are_made_at_once_run_at_once_also_in_tasks_that_had_others_b
     for _ in 0..5 {
         let calls: Vec<_> = (0..AT_ONCE).map(|n| meet::on(&peer, n).start()).collect();
         for (number, call) in calls.into_iter().enumerate() {
-            let met = timeout(PATIENCE, call).await.expect("all run at once");
+            let met = timeout(TEST_TIMEOUT, call).await.expect("all run at once");
             assert_eq!(met?, number);
         }
     }
@@ -71,7 +71,7 @@ async fn calls_that_follow_each_other_on_many_threads_are_all_carried_out() -> R
             }
         });
     }
-    timeout(PATIENCE, callers.join_all())
+    timeout(TEST_TIMEOUT, callers.join_all())
         .await
         .expect("all end");
     Ok(cluster.shutdown().await?)
@@ -87,7 +87,7 @@ fn halve_plainly(number: u64) -> std::result::Result<u64, String> {
 
 /// What becomes of a call, in words.
 async fn outcome(call: Call<u64>) -> String {
-    let ended = timeout(PATIENCE, call).await.expect("it ends");
+    let ended = timeout(TEST_TIMEOUT, call).await.expect("it ends");
     match ended {
         Ok(value) => value.to_string(),
         Err(error) => format!("{error}: {error:?}"),
@@ -98,7 +98,7 @@ fn calls(peer: &Peer) -> Vec<Call<u64>> {
     // One never ends. All others have the time that a busy machine takes.
     let limit = |number| match number {
         7 => Duration::from_millis(100),
-        _ => PATIENCE,
+        _ => TEST_TIMEOUT,
     };
     let async_ones =
         [4, 3, 13, 7, 8, 5].map(|number| halve::on(peer, number).timeout(limit(number)));
@@ -163,21 +163,25 @@ async fn cancelling_one_call_does_not_cancel_the_next_in_its_task() -> Result<()
     let (cluster, peer) = pair().await?;
     for cancelled in 1..=3 {
         let call = wait_at_gate::on(&peer).start();
-        timeout(PATIENCE, BEGUN.notified()).await.expect("begins");
+        timeout(TEST_TIMEOUT, BEGUN.notified())
+            .await
+            .expect("begins");
         let task = LAST_TASK.lock().unwrap().clone();
         drop(call);
         let count = || CANCELLED.load(Ordering::SeqCst);
         eventually("it is dropped", || count() == cancelled).await?;
 
         let call = wait_at_gate::on(&peer).start();
-        timeout(PATIENCE, BEGUN.notified()).await.expect("begins");
+        timeout(TEST_TIMEOUT, BEGUN.notified())
+            .await
+            .expect("begins");
         // Whatever of the cancelled call is still on its way comes before these.
         for number in [2, 4, 6, 8] {
             assert_eq!(halve::on(&peer, number).await?, number / 2);
         }
         assert_eq!(count(), cancelled, "the second one is not");
         GATE.notify_one();
-        let ended = timeout(PATIENCE, call).await.expect("it ends")?;
+        let ended = timeout(TEST_TIMEOUT, call).await.expect("it ends")?;
         assert_eq!(ended, task, "both had one task");
     }
     Ok(cluster.shutdown().await?)
@@ -227,7 +231,7 @@ async fn caught<F: Future + Unpin>(future: &mut F) -> std::thread::Result<F::Out
             Err(panic) => Poll::Ready(Err(panic)),
         }
     });
-    timeout(PATIENCE, polled).await.expect("it ends")
+    timeout(TEST_TIMEOUT, polled).await.expect("it ends")
 }
 
 /// Whoever polls on after a panic learns that there is nothing more to come.

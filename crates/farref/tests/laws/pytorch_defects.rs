@@ -9,9 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farref::testing::Cluster;
 use farref::{Error, Peer, RRef, Worker};
-
-use crate::PATIENCE;
-use crate::cluster::eventually;
+use farref_testkit::{TEST_TIMEOUT, eventually};
 
 /// Who lives, and what has run to its end, by the name of the test that wants to know.
 static COUNTS: Mutex<Option<HashMap<String, i64>>> = Mutex::new(None);
@@ -485,7 +483,7 @@ async fn e11_names_with_hyphens_join_and_leave() -> Result<()> {
     }
     for from in cluster.workers() {
         for to in names {
-            let to = from.wait_for_peer(to, PATIENCE).await?;
+            let to = from.wait_for_peer(to, TEST_TIMEOUT).await?;
             assert_eq!(add::on(&to, 1, 2).await?, 3);
         }
     }
@@ -494,7 +492,7 @@ async fn e11_names_with_hyphens_join_and_leave() -> Result<()> {
     cluster.join("trainer-0-").await?;
     let newcomer = cluster.worker(names.len());
     for name in ["trainer-0", "ps-1-2-3", "-", "7-7"] {
-        let there = newcomer.wait_for_peer(name, PATIENCE).await?;
+        let there = newcomer.wait_for_peer(name, TEST_TIMEOUT).await?;
         assert_eq!(add::on(&there, 1, 2).await?, 3);
     }
     finish(cluster).await
@@ -525,7 +523,7 @@ async fn e13_members_that_vanish_do_not_keep_others_out() -> Result<()> {
     cluster.join("b").await?;
 
     for name in ["e", "f", "b"] {
-        let newcomer = cluster.worker(0).wait_for_peer(name, PATIENCE).await?;
+        let newcomer = cluster.worker(0).wait_for_peer(name, TEST_TIMEOUT).await?;
         assert_eq!(use_later::on(&newcomer, probe.clone(), 0).await?, "e13");
     }
     drop(probe);

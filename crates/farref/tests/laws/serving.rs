@@ -15,13 +15,14 @@ async fn endless() {
     std::future::pending().await
 }
 
-const LIMIT: Duration = Duration::from_secs(1);
+/// The limit of a shutdown. A busy machine ends a group in less.
+const LIMIT: Duration = Duration::from_secs(3);
 
-/// Uses another worker for much longer than a shutdown may take.
+/// Uses another worker for longer than a shutdown may take.
 async fn work(me: &Worker, server: &str) -> farref::Result<()> {
     let server = me.peer(server)?;
     let began = Instant::now();
-    while began.elapsed() < LIMIT * 4 {
+    while began.elapsed() < LIMIT * 5 / 4 {
         assert_eq!(add::on(&server, 1, 2).await?, 3);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -136,7 +137,7 @@ async fn who_serves_a_group_that_grows_waits_for_whoever_comes() -> anyhow::Resu
     assert_eq!(add::on(&unlucky.peer("second")?, 1, 2).await?, 3);
     unlucky.crash().await;
     // Nobody is there who would ask for the end.
-    tokio::time::sleep(LIMIT * 2).await;
+    tokio::time::sleep(LIMIT * 5 / 4).await;
     assert!(servers.iter().all(Worker::is_member));
     assert!(serving.iter().all(|serving| !serving.is_finished()));
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use farref::{TcpStoreClient, Worker, WorkerBuilder};
-
-use crate::PATIENCE;
+use farref_testkit::TEST_TIMEOUT;
 
 #[farref::remote]
 async fn double(x: u64) -> u64 {
@@ -107,7 +106,7 @@ async fn a_member_whose_program_is_busy_takes_the_store_over() -> anyhow::Result
     is_in.await?;
     host.leave().await?;
     drop(host);
-    TcpStoreClient::connect("127.0.0.1", port, PATIENCE)
+    TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .context("nobody has taken the store over")?;
     let newcomer = Worker::builder("newcomer")
@@ -115,7 +114,7 @@ async fn a_member_whose_program_is_busy_takes_the_store_over() -> anyhow::Result
         .join()
         .await?;
     newcomer
-        .wait_for_peer("member", PATIENCE)
+        .wait_for_peer("member", TEST_TIMEOUT)
         .await
         .context("the newcomer's group is another one")?;
     drop(release);
@@ -141,15 +140,15 @@ async fn f3_a_held_peer_reaches_the_next_life_of_the_stores_host() -> anyhow::Re
     let gone = held.gone();
     host.crash().await;
     drop(host);
-    tokio::time::timeout(PATIENCE, gone).await??;
+    tokio::time::timeout(TEST_TIMEOUT, gone).await??;
     assert!(!held.is_alive());
     let host = join("host").await.context("the host's next life")?;
-    member.wait_for_peer("host", PATIENCE).await?;
-    crate::cluster::eventually("the next life is there", || held.is_alive()).await?;
+    member.wait_for_peer("host", TEST_TIMEOUT).await?;
+    farref_testkit::eventually("the next life is there", || held.is_alive()).await?;
     assert_eq!(double::on(&held, 2).await?, 4);
     let gone = held.gone();
     host.leave().await?;
-    tokio::time::timeout(PATIENCE, gone).await??;
+    tokio::time::timeout(TEST_TIMEOUT, gone).await??;
     member.shutdown().await?;
     Ok(())
 }

@@ -62,7 +62,7 @@ fn f4_a_call_after_the_runtime_is_gone_is_an_error() -> Result<()> {
     // One that is under way meanwhile ends as well.
     let waiting = never::on(&peer).timeout(None);
     let waiting = std::thread::spawn(move || waiting.wait());
-    runtime.block_on(crate::cluster::eventually("it runs", || {
+    runtime.block_on(farref_testkit::eventually("it runs", || {
         cluster.worker(1).snapshot().running.len() == 1
     }))?;
     drop(runtime);

@@ -14,13 +14,13 @@ use anyhow::{Context as _, Result, ensure};
 use farref::context::ContextScope;
 use farref::testing::Cluster;
 use farref::{Blob, Error, RRef, Stream, Streaming, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use self::sources::{Channel, Counted, Each, Sums};
-use crate::PATIENCE;
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 /// All that is left of a stream.
 async fn all<T>(mut stream: Streaming<T>) -> Result<Vec<T>>
@@ -28,10 +28,15 @@ where
     T: Serialize + serde::de::DeserializeOwned + Send + 'static,
 {
     let mut items = Vec::new();
-    while let Some(item) = timeout(PATIENCE, stream.next()).await.context("in time")? {
+    while let Some(item) = timeout(TEST_TIMEOUT, stream.next())
+        .await
+        .context("in time")?
+    {
         items.push(item?);
     }
-    let after = timeout(PATIENCE, stream.next()).await.context("in time")?;
+    let after = timeout(TEST_TIMEOUT, stream.next())
+        .await
+        .context("in time")?;
     ensure!(after.is_none(), "something comes after the end");
     Ok(items)
 }
@@ -179,11 +184,15 @@ async fn an_item_arrives_before_the_next_one_is_made() -> Result<()> {
     for n in 0..100 {
         sender.send(n)?;
         sum += n;
-        let item = timeout(PATIENCE, sums.next()).await.context("in time")?;
+        let item = timeout(TEST_TIMEOUT, sums.next())
+            .await
+            .context("in time")?;
         assert_eq!(item.transpose()?, Some(sum));
     }
     drop(sender);
-    let end = timeout(PATIENCE, sums.next()).await.context("in time")?;
+    let end = timeout(TEST_TIMEOUT, sums.next())
+        .await
+        .context("in time")?;
     assert!(end.is_none(), "{end:?}");
     finish(cluster).await
 }
@@ -478,7 +487,6 @@ async fn a_slow_reader_holds_the_maker_back() -> Result<()> {
 #[tokio::test]
 async fn a_stream_outlives_the_limit_of_its_call() -> Result<()> {
     let (cluster, peer) = pair().await?;
-    let limit = Duration::from_millis(300);
 
     /// Reads a stream in the background, past the end of the call that brought it.
     #[farref::remote]
@@ -496,14 +504,26 @@ async fn a_stream_outlives_the_limit_of_its_call() -> Result<()> {
         Ok(Streaming::new(channel))
     }
 
-    let (sender, channel) = Channel::new();
-    sender.send(0)?;
-    let call = read_on::on(&peer, Streaming::new(channel)).timeout(limit);
-    let mut far = call.await?;
-    tokio::time::sleep(2 * limit).await;
+    // The shortest limit in which this machine carries out the call.
+    let mut limits = [0.1, 1.0, 10.0, 100.0]
+        .map(Duration::from_secs_f64)
+        .into_iter();
+    let (sender, mut far) = loop {
+        let limit = limits.next().context("the call is never in time")?;
+        let (sender, channel) = Channel::new();
+        sender.send(0)?;
+        let call = read_on::on(&peer, Streaming::new(channel)).timeout(limit);
+        match call.await {
+            Err(Error::Timeout { .. }) => {}
+            far => {
+                tokio::time::sleep(2 * limit).await;
+                break (sender, far?);
+            }
+        }
+    };
     for n in 1..10 {
         sender.send(n).context("nobody reads any more")?;
-        let next = timeout(PATIENCE, far.next()).await.context("in time")?;
+        let next = timeout(TEST_TIMEOUT, far.next()).await.context("in time")?;
         assert_eq!(next.transpose()?, Some(n));
     }
     drop((sender, far));

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use farref::observe::{ObserveError, Observer};
 use farref::{ConfigError, Error, RendezvousError, StoreServer, Tls, Worker, WorkerBuilder};
+use farref_testkit::TEST_TIMEOUT;
 
-use crate::PATIENCE;
-use crate::certificates::{Authority, tls};
+use crate::certificates::{Authority, tls, worker_tls};
 
 /// What nobody here is to wait for.
 const LIMIT: Duration = Duration::from_secs(3600);
@@ -39,7 +39,7 @@ impl Place {
 
     /// The first worker of a group.
     async fn first(&self, authority: &Authority) -> Result<Worker> {
-        let first = self.worker("first").tls(authority.worker("first"));
+        let first = self.worker("first").tls(worker_tls(&authority, "first"));
         Ok(first.join().await?)
     }
 }
@@ -55,10 +55,10 @@ async fn workers_with_certificates_talk_over_tls_and_need_neither_token_nor_inse
     let authority = Authority::new();
     let place = Place::new().await?;
     let first = place.first(&authority).await?;
-    let second = place.worker("second").tls(authority.worker("second"));
+    let second = place.worker("second").tls(worker_tls(&authority, "second"));
     // Others would reach it there.
     let second = second.bind([0, 0, 0, 0].into()).join().await?;
-    let peer = first.wait_for_peer("second", PATIENCE).await?;
+    let peer = first.wait_for_peer("second", TEST_TIMEOUT).await?;
     for size in [0, 10, 100_000, 20 << 20] {
         let bytes: Vec<u8> = (0..size).map(|i: usize| (i % 251) as u8).collect();
         let mut expected = bytes.clone();
@@ -84,7 +84,7 @@ async fn who_has_no_certificate_or_anothers_is_told_so_at_once() -> Result<()> {
     let [authority, another] = [Authority::new(), Authority::new()];
     let place = Place::new().await?;
     let first = place.first(&authority).await?;
-    for tls in [None, Some(another.worker("second"))] {
+    for tls in [None, Some(worker_tls(&another, "second"))] {
         let builder = place.worker("second").token("none is asked for");
         let builder = match tls {
             Some(tls) => builder.tls(tls),
@@ -109,7 +109,7 @@ async fn a_certificate_is_for_its_own_name() -> Result<()> {
     let authority = Authority::new();
     let place = Place::new().await?;
     let observer = authority.issue("observer", &["farref:observer"]);
-    for other in [authority.worker("somebody"), tls(observer)] {
+    for other in [worker_tls(&authority, "somebody"), tls(observer)] {
         let error = refusal(place.worker("me").tls(other)).await;
         let Error::Config(ConfigError::CertificateName { name, .. }) = &error else {
             panic!("{error:?}");
@@ -161,7 +161,7 @@ async fn observers_show_a_certificate_too() -> Result<()> {
 async fn f4_founders_whose_certificates_do_not_go_together_are_told_at_once() -> Result<()> {
     let [authority, another] = [Authority::new(), Authority::new()];
     for (other, reason) in [
-        (Some(another.worker("one")), "not of one authority"),
+        (Some(worker_tls(&another, "one")), "not of one authority"),
         (None, "some have none"),
     ] {
         let place = Place::new().await?;
@@ -170,7 +170,7 @@ async fn f4_founders_whose_certificates_do_not_go_together_are_told_at_once() ->
             builder.token("the group's")
         };
         let [zero, two] = [("zero", 0), ("two", 2)]
-            .map(|(name, rank)| founder(name, rank).tls(authority.worker(name)));
+            .map(|(name, rank)| founder(name, rank).tls(worker_tls(&authority, name)));
         let one = match other {
             Some(tls) => founder("one", 1).tls(tls),
             None => founder("one", 1),
@@ -198,14 +198,16 @@ async fn f4_founders_whose_certificates_do_not_go_together_are_told_at_once() ->
 async fn an_observer_that_is_led_to_another_worker_sees_nothing_of_it() -> Result<()> {
     let authority = Authority::new();
     let [place, elsewhere] = [Place::new().await?, Place::new().await?];
-    let other = elsewhere.worker("other").tls(authority.worker("other"));
+    let other = elsewhere
+        .worker("other")
+        .tls(worker_tls(&authority, "other"));
     let other = other.join().await?;
     let peers = other.snapshot().peers;
     let port = peers.iter().flat_map(|peer| &peer.addresses);
     let port = port.filter_map(|address| address.rsplit(':').next()?.parse().ok());
     let port: Vec<u16> = port.collect();
     // By its card it is where the other is.
-    let first = place.worker("first").tls(authority.worker("first"));
+    let first = place.worker("first").tls(worker_tls(&authority, "first"));
     let first = first.advertise_port(port[0]).join().await?;
     let observer = tls(authority.issue("observer", &["farref:observer"]));
     let observer = Observer::new().tls(observer);
@@ -276,7 +278,7 @@ async fn on_one_host_too_all_workers_have_a_certificate_or_none_has() -> Result<
         let worker = |name: &str, has_one| {
             let builder = place.worker(name).unix_sockets(true);
             match has_one {
-                true => builder.tls(authority.worker(name)),
+                true => builder.tls(worker_tls(&authority, name)),
                 false => builder,
             }
         };

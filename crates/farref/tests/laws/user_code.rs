@@ -7,12 +7,13 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::context::{ContextId, ContextScope, Extension};
 use farref::{Blob, Error, StoreServer, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
-/// More than any call takes that nothing holds up.
-const LIMIT: Duration = Duration::from_secs(20);
+/// More than any call takes that nothing holds up, and less than code of the program blocks.
+const LIMIT: Duration = Duration::from_secs(TEST_TIMEOUT.as_secs() / 2);
 
 /// Where code of the program blocks its thread until the test lets it go on.
 struct Gate {
@@ -34,7 +35,7 @@ impl Gate {
         state.0 += 1;
         let waited = self
             .changed
-            .wait_timeout_while(state, 3 * LIMIT, |(_, open)| !*open);
+            .wait_timeout_while(state, TEST_TIMEOUT, |(_, open)| !*open);
         drop(waited);
     }
 

@@ -12,10 +12,11 @@ use std::time::Duration;
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Blob, Error, RRef, Worker};
+use farref_testkit::eventually;
 use serde::ser::SerializeTuple;
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 mod round_trips {
     //! Plain values.

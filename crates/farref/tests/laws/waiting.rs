@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Result;
 use farref::testing::Cluster;
 use farref::{Error, RRef, WaitsFor, Worker, WorkerBuilder};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
-use crate::PATIENCE;
-use crate::cluster::{eventually, finish, pair};
+use crate::cluster::{finish, pair};
 
 /// The functions that a worker says it runs, the oldest first.
 fn running(worker: &Worker) -> Vec<String> {
@@ -324,8 +324,8 @@ mod cycles {
         let open = || cluster.worker(1).snapshot().open_calls >= 2;
         eventually("the writer is queued", open).await?;
         QUEUED.notify_one();
-        assert_eq!(timeout(PATIENCE, reads).await??, 0);
-        assert_eq!(timeout(PATIENCE, writes).await??, 5);
+        assert_eq!(timeout(TEST_TIMEOUT, reads).await??, 0);
+        assert_eq!(timeout(TEST_TIMEOUT, writes).await??, 5);
         drop(counter);
         finish(cluster).await
     }
@@ -356,7 +356,7 @@ mod cycles {
             (counter.add_blocking(me()), vec!["add_blocking", "add"]),
         ];
         for (call, functions) in calls {
-            let cycle = timeout(PATIENCE, call.timeout(None).into_future()).await??;
+            let cycle = timeout(TEST_TIMEOUT, call.timeout(None).into_future()).await??;
             assert_eq!(cycle, functions);
         }
         // What was refused did nothing, and the value is as usable as ever.
@@ -377,7 +377,7 @@ mod cycles {
                 two.add(1).start(),
             ];
             for call in calls {
-                timeout(PATIENCE, call).await??;
+                timeout(TEST_TIMEOUT, call).await??;
             }
         }
         assert_eq!((one.get().await?, two.get().await?), (100, 100));

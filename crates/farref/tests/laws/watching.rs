@@ -8,11 +8,12 @@ use anyhow::{Context as _, Result, bail};
 use farref::agent::NodeId;
 use farref::testing::Cluster;
 use farref::{Departure, Error, MemberEvent, Members, RRef, Worker, WorkerEnd};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use futures_core::Stream;
 use tokio::time::timeout;
 
-use crate::cluster::{eventually, finish, pair};
-use crate::{PATIENCE, channels};
+use crate::channels;
+use crate::cluster::{finish, pair};
 
 /// An event in few words, and the life that it is about.
 type Told = (String, Option<NodeId>);
@@ -33,7 +34,7 @@ fn words(event: MemberEvent) -> Told {
 }
 
 async fn next(members: &mut Members) -> Result<Told> {
-    let event = timeout(PATIENCE, members.next()).await?;
+    let event = timeout(TEST_TIMEOUT, members.next()).await?;
     event.map(words).context("the stream of members is over")
 }
 
@@ -49,7 +50,7 @@ async fn expect(members: &mut Members, expected: &[&str]) -> Result<()> {
 async fn expect_end(mut members: Members, how: &str) -> Result<()> {
     expect(&mut members, &[how]).await?;
     for _ in 0..2 {
-        let event = timeout(PATIENCE, members.next()).await?;
+        let event = timeout(TEST_TIMEOUT, members.next()).await?;
         assert!(event.is_none(), "{event:?}");
     }
     Ok(())
@@ -183,7 +184,7 @@ async fn w3_who_stops_watching_or_waiting_loses_nothing_and_holds_nobody_up() ->
     let gone = peer.gone();
     cluster.crash(1).await;
     expect(&mut kept, &["died worker1"]).await?;
-    assert_eq!(timeout(PATIENCE, gone).await??, Departure::Died);
+    assert_eq!(timeout(TEST_TIMEOUT, gone).await??, Departure::Died);
     finish(cluster).await
 }
 
@@ -195,7 +196,7 @@ async fn w5_nobody_waits_for_a_worker_that_the_group_never_heard_of() -> Result<
     let (mut cluster, _) = pair().await?;
     let me = cluster.worker(0).clone();
     let nobody = me.peer_of(NodeId::new(FIRST_NEWCOMER, 1));
-    let error = timeout(PATIENCE, nobody.gone()).await?;
+    let error = timeout(TEST_TIMEOUT, nobody.gone()).await?;
     assert!(matches!(error, Err(Error::PeerLost { .. })), "{error:?}");
     cluster.join("third").await?;
     let third = me.peer("third")?;
@@ -241,7 +242,7 @@ async fn w4_what_came_before_the_end_is_told_before_it() -> Result<()> {
     let mut members = watch_two(cluster.worker(0)).await?;
     let peer = cluster.worker(0).peer("worker1")?;
     cluster.crash(1).await;
-    timeout(PATIENCE, peer.gone()).await??;
+    timeout(TEST_TIMEOUT, peer.gone()).await??;
     finish(cluster).await?;
     expect(&mut members, &["died worker1"]).await?;
     expect_end(members, "ended ShutDown").await
@@ -256,7 +257,7 @@ async fn w4_an_evicted_worker_is_told_and_waits_for_nobody() -> Result<()> {
     inbound.refused(NodeId::new(1, 1));
     expect_end(members, "ended Evicted").await?;
     let peer = worker.peer("w1");
-    for outcome in [timeout(PATIENCE, gone).await?, peer?.gone().await] {
+    for outcome in [timeout(TEST_TIMEOUT, gone).await?, peer?.gone().await] {
         assert!(matches!(outcome, Err(Error::Evicted { .. })), "{outcome:?}");
     }
     assert!(worker.shutdown().await.is_err());
@@ -277,7 +278,7 @@ async fn w1_members_that_another_system_admits_and_dismisses_are_told_alike() ->
     Arc::clone(&inbound).dismissed(late, Departure::Left);
     Arc::clone(&inbound).dismissed(NodeId::new(1, 1), Departure::Died);
     expect(&mut members, &["left late", "died w1"]).await?;
-    assert_eq!(timeout(PATIENCE, gone).await??, Departure::Left);
+    assert_eq!(timeout(TEST_TIMEOUT, gone).await??, Departure::Left);
     worker.crash().await;
     expect_end(members, "ended Stopped").await
 }
@@ -292,19 +293,19 @@ async fn w5_gone_is_about_the_life_that_was_there_when_it_was_asked_for() -> Res
     cluster.restart(1).await?;
     for gone in of_first {
         // Also for who begins to await it only now.
-        assert_eq!(timeout(PATIENCE, gone).await??, Departure::Died);
+        assert_eq!(timeout(TEST_TIMEOUT, gone).await??, Departure::Died);
     }
     let mut of_second = pin!(peer.gone());
     let mut context = Context::from_waker(Waker::noop());
     assert!(of_second.as_mut().poll(&mut context).is_pending());
     cluster.worker(1).leave().await?;
-    assert_eq!(timeout(PATIENCE, of_second).await??, Departure::Left);
+    assert_eq!(timeout(TEST_TIMEOUT, of_second).await??, Departure::Left);
     // At once, when it is over.
-    assert_eq!(timeout(PATIENCE, peer.gone()).await??, Departure::Left);
+    assert_eq!(timeout(TEST_TIMEOUT, peer.gone()).await??, Departure::Left);
     let me = me.me();
     let of_myself = me.gone();
     finish(cluster).await?;
-    let ended = timeout(PATIENCE, of_myself).await?;
+    let ended = timeout(TEST_TIMEOUT, of_myself).await?;
     assert!(matches!(ended, Err(Error::NotMember { .. })), "{ended:?}");
     Ok(())
 }
@@ -331,13 +332,13 @@ async fn w5_the_owner_of_a_reference_is_gone_with_the_life_that_has_the_value() 
     let (middle, owner) = (peers[0].gone(), value.owner_gone());
     value.confirmed().await?;
     cluster.crash(1).await;
-    assert_eq!(timeout(PATIENCE, middle).await??, Departure::Died);
+    assert_eq!(timeout(TEST_TIMEOUT, middle).await??, Departure::Died);
     assert_eq!(value.to_here().await?, 7, "its owner is there");
     cluster.crash(2).await;
     cluster.restart(2).await?;
-    assert_eq!(timeout(PATIENCE, owner).await??, Departure::Died);
+    assert_eq!(timeout(TEST_TIMEOUT, owner).await??, Departure::Died);
     assert_eq!(
-        timeout(PATIENCE, value.owner_gone()).await??,
+        timeout(TEST_TIMEOUT, value.owner_gone()).await??,
         Departure::Died
     );
     match value.to_here().await {
@@ -361,7 +362,7 @@ async fn w4_a_task_that_watches_ends_with_a_worker_that_is_dropped() -> Result<(
         last
     });
     drop(cluster);
-    let last = timeout(PATIENCE, watching).await??;
+    let last = timeout(TEST_TIMEOUT, watching).await??;
     assert!(
         matches!(last, Some(MemberEvent::Ended(WorkerEnd::Stopped))),
         "{last:?}"

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use farref::testing::Cluster;
 use farref::{Error, RRef};
-
-use crate::PATIENCE;
+use farref_testkit::TEST_TIMEOUT;
 
 #[farref::remote]
 async fn nap(long: Duration) -> u8 {
@@ -65,14 +64,14 @@ fn a_call_can_be_awaited_outside_of_tokio() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let cluster = runtime.block_on(Cluster::start(2)).unwrap();
     let peer = cluster.worker(0).peer("worker1").unwrap();
-    let call = nap::on(&peer, Duration::from_millis(20)).timeout(PATIENCE);
+    let call = nap::on(&peer, Duration::from_millis(20)).timeout(TEST_TIMEOUT);
     let mut call = std::pin::pin!(call);
     let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
     let mut context = Context::from_waker(&waker);
     let outcome = loop {
         match call.as_mut().poll(&mut context) {
             Poll::Ready(outcome) => break outcome,
-            Poll::Pending => std::thread::park_timeout(PATIENCE),
+            Poll::Pending => std::thread::park_timeout(TEST_TIMEOUT),
         }
     };
     assert_eq!(outcome.unwrap(), 1);

@@ -198,11 +198,9 @@ mod tests {
         assert_eq!(recycler.kept(), 8 * MIB, "the oldest went");
         // Whatever else there is to do, or not. Once more, because the task has ended then.
         for _ in 0..2 {
-            let deadline = Instant::now() + 12 * KEEP_FOR;
-            while lock(&recycler.kept).is_watched {
-                assert!(Instant::now() < deadline, "it is kept for ever");
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
+            let is_over = || !lock(&recycler.kept).is_watched;
+            let ended = farref_testkit::eventually("buffers are given back", is_over).await;
+            ended.expect("it is not kept for ever");
             assert_eq!(recycler.kept(), 0);
             drop(recycler.lend(Elements::One(vec![1; MIB])));
             assert_eq!(recycler.kept(), MIB);

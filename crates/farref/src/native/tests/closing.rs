@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use farref_proto::Lane;
+use farref_testkit::TEST_TIMEOUT;
 use tokio::runtime::Handle;
 
 use super::fixture::impatient;
@@ -177,7 +178,7 @@ async fn who_connects_while_an_agent_stops_does_not_keep_it_from_ending() {
         done.send(())
     });
     admitted
-        .recv_timeout(Duration::from_secs(20))
+        .recv_timeout(TEST_TIMEOUT)
         .expect("it is still at it");
     while tasks.join_next().await.is_some() {}
     drop(right);
@@ -200,7 +201,7 @@ async fn closing_does_not_wait_for_what_the_program_does_with_a_message() {
     left.send(&right, control(1));
     let begins = tokio::task::spawn_blocking(move || begins.recv());
     begins.await.unwrap().expect("it is handed in");
-    let closing = timeout(Duration::from_secs(30), right.close()).await;
+    let closing = timeout(TEST_TIMEOUT, right.close()).await;
     drop(release);
     closing.expect("it is still closing");
     left.close().await;

@@ -10,6 +10,9 @@ use crate::support::lock::lock;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
+/// Longer than a busy machine keeps a runnable thread waiting, so that heartbeats come in time.
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
+
 #[tokio::test]
 async fn a_crashed_peer_is_suspected_at_once() {
     // F1: not by silence, which would take an hour here.
@@ -45,11 +48,11 @@ async fn a_silent_peer_is_suspected_in_time() {
     // F1
     let network = MemoryNetwork::new();
     let mut config = impatient();
-    config.peer_timeout = Duration::from_millis(200);
-    config.heartbeat_interval = Duration::from_millis(50);
+    config.peer_timeout = PEER_TIMEOUT;
+    config.heartbeat_interval = PEER_TIMEOUT / 20;
     let [left, right] = Side::memory_pair_with(&network, config).await;
     left.meet(&right).await;
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    tokio::time::sleep(PEER_TIMEOUT + PEER_TIMEOUT / 4).await;
     assert_eq!(
         *lock(&left.inbound.suspected),
         [],
@@ -201,8 +204,8 @@ async fn an_address_that_belongs_to_another_life_now_counts_as_refusing() {
 async fn a_process_that_slept_blames_nobody() {
     let network = MemoryNetwork::new();
     let mut config = impatient();
-    config.peer_timeout = Duration::from_millis(500);
-    config.heartbeat_interval = Duration::from_millis(50);
+    config.peer_timeout = PEER_TIMEOUT;
+    config.heartbeat_interval = PEER_TIMEOUT / 20;
     let book = Arc::default();
     let side = |worker| {
         let bind = BindOptions::memory(&network, format!("w{worker}#1"));
@@ -229,9 +232,9 @@ async fn a_process_that_slept_blames_nobody() {
         timer.arm(&link, Some(farref_proto::Time(0)));
         // All its threads at once.
         io.handle()
-            .spawn(async { std::thread::sleep(Duration::from_millis(1_000)) });
-        std::thread::sleep(Duration::from_millis(1_000));
-        tokio::time::sleep(Duration::from_millis(300)).await;
+            .spawn(async { std::thread::sleep(PEER_TIMEOUT * 3 / 2) });
+        std::thread::sleep(PEER_TIMEOUT * 3 / 2);
+        tokio::time::sleep(PEER_TIMEOUT / 4).await;
         assert_eq!(*lock(&left.inbound.suspected), []);
     }
     drop((left, right));

@@ -10,7 +10,8 @@ use super::shared_memory::{NEVER, acquaint, large, read_by};
 use super::*;
 use crate::support::lock::lock;
 
-const PATIENCE: Duration = Duration::from_secs(600);
+/// Longer than any of these tests.
+const LONG: Duration = Duration::from_secs(600);
 
 /// Two workers that talk by Unix sockets, of which the second has this thread and waits so long for another.
 async fn pair(io: Arc<IoThread>, patience: Duration) -> [Side; 2] {
@@ -27,7 +28,7 @@ async fn pair(io: Arc<IoThread>, patience: Duration) -> [Side; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_can_have_no_thread_takes_large_values_through_the_socket() {
-    let [left, right] = pair(IoThread::without_threads(), PATIENCE).await;
+    let [left, right] = pair(IoThread::without_threads(), LONG).await;
     for number in 0..20 {
         left.send(&right, large(number));
         eventually("it arrives", || right.received_count() as u64 > number).await;
@@ -62,7 +63,7 @@ async fn who_runs_out_of_threads_loses_a_connection_and_then_takes_all_through_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_finds_all_threads_busy_waits_for_one() {
     let io = IoThread::alone();
-    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    let [left, right] = pair(Arc::clone(&io), LONG).await;
     acquaint(&left, &right).await;
     let (received, read) = (right.received_count(), read_by(&right, &left));
     let busy = io.waiting_threads().occupy();
@@ -86,7 +87,7 @@ async fn who_finds_all_threads_busy_when_it_is_offered_memory_looks_at_it_later(
     let io = IoThread::alone();
     let busy = io.waiting_threads().occupy();
     let refused = io.waiting_threads().refusals();
-    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    let [left, right] = pair(Arc::clone(&io), LONG).await;
     left.send(&right, large(1));
     eventually("it arrives", || right.received_count() > 0).await;
     eventually("it asks for a thread", || {
@@ -104,7 +105,7 @@ async fn who_finds_all_threads_busy_when_it_is_offered_memory_looks_at_it_later(
 async fn pm_4_memory_that_is_offered_while_all_threads_are_busy_is_looked_at_each_time() {
     let io = IoThread::alone();
     let threads = io.waiting_threads();
-    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    let [left, right] = pair(Arc::clone(&io), LONG).await;
     for _ in 0..2 {
         let busy = threads.occupy();
         let refused = threads.refusals();
@@ -128,7 +129,7 @@ async fn pm_4_memory_that_is_offered_while_all_threads_are_busy_is_looked_at_eac
 async fn pm_4_who_waits_for_a_thread_for_long_is_not_taken_for_stuck() {
     let io = IoThread::alone();
     let threads = io.waiting_threads();
-    let [left, right] = pair(Arc::clone(&io), PATIENCE).await;
+    let [left, right] = pair(Arc::clone(&io), LONG).await;
     acquaint(&left, &right).await;
     let busy = threads.occupy();
     let (refused, received) = (threads.refusals(), right.received_count());

@@ -11,7 +11,7 @@ use farref_proto::{
 };
 
 use super::proxy::Proxy;
-use super::tls::certificates::Authority;
+use super::tls::certificates::{Authority, worker_tls};
 use super::*;
 use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
@@ -308,7 +308,7 @@ impl Side {
                 ..BindOptions::default()
             };
             let mut setup = Setup::new(worker, bind, &book);
-            setup.tls = Some(AUTHORITY.worker(&setup.node.to_string()));
+            setup.tls = Some(worker_tls(&AUTHORITY, &setup.node.to_string()));
             setup.start()
         };
         [side(1).await, side(2).await]
@@ -357,7 +357,7 @@ impl Side {
     pub(super) async fn proxied_pair() -> [(Self, Proxy); 2] {
         let book = Arc::default();
         let side = async |worker| {
-            let proxy = Proxy::listen().await;
+            let proxy = Proxy::listen();
             let mut setup = Setup::new(worker, BindOptions::default(), &book);
             setup.reached_at = Some(Address::Tcp(proxy.address));
             let side = setup.start().await;
@@ -451,11 +451,9 @@ pub(super) fn numbers(messages: &[Message], lane: Lane) -> Vec<u64> {
         .collect()
 }
 
-/// Waits until something is so. The limit is far beyond what any machine needs.
-pub(super) async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
+/// Waits until `condition` holds, and panics if it never does.
+pub(super) async fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    if let Err(error) = farref_testkit::eventually(what, condition).await {
+        panic!("{error}");
     }
 }

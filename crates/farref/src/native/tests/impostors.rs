@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::fixture::{Book, Setup};
-use super::tls::certificates::{Authority, tls};
+use super::tls::certificates::{Authority, tls, worker_tls};
 use super::*;
 use crate::native::inquiry::{ObserverConnection, ObserverConnectionError};
 use crate::native::transport::Stream;
@@ -36,11 +36,13 @@ fn nowhere() -> Option<Address> {
 async fn a_life_stays_with_the_name_it_is_known_under_whatever_the_store_says_later() {
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let right = setup(2, authority.worker("w2#1"), &book).start().await;
+    let right = setup(2, worker_tls(&authority, "w2#1"), &book)
+        .start()
+        .await;
     lock(&book.names).insert(NodeId::new(1, 1), "w1#1".to_owned());
 
     // Who has the number of another, and has written that into the store.
-    let mut liar = setup(1, authority.worker("liar"), &book);
+    let mut liar = setup(1, worker_tls(&authority, "liar"), &book);
     liar.name = Some("liar".to_owned());
     let liar = liar.start().await;
     liar.send(&right, control(7));
@@ -64,10 +66,12 @@ async fn a_worker_that_no_store_tells_of_is_let_in_under_the_name_in_its_certifi
     let authority = Authority::new();
     for is_silent in [false, true] {
         let [lefts, rights]: [Arc<Book>; 2] = Default::default();
-        let mut left = setup(1, authority.worker("w1#1"), &lefts);
+        let mut left = setup(1, worker_tls(&authority, "w1#1"), &lefts);
         left.reached_at = nowhere();
         let left = left.start().await;
-        let right = setup(2, authority.worker("w2#1"), &rights).start().await;
+        let right = setup(2, worker_tls(&authority, "w2#1"), &rights)
+            .start()
+            .await;
         lock(&lefts.cards).insert(right.node, right.card.clone());
         if is_silent {
             rights.hanging.get_or_init(Default::default);
@@ -83,7 +87,7 @@ async fn a_worker_that_no_store_tells_of_is_let_in_under_the_name_in_its_certifi
 async fn who_was_dialed_under_one_name_is_not_taken_under_another_of_its_own() {
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let mut left = setup(1, authority.worker("w1#1"), &book);
+    let mut left = setup(1, worker_tls(&authority, "w1#1"), &book);
     left.reached_at = nowhere();
     let left = left.start().await;
     let names = ["farref:worker/w2%231", "farref:worker/other"];
@@ -134,12 +138,12 @@ async fn listen(
 async fn a_stream_for_bulk_data_is_made_with_the_worker_of_that_name_only() {
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let mut left = setup(1, authority.worker("w1#1"), &book);
+    let mut left = setup(1, worker_tls(&authority, "w1#1"), &book);
     left.reached_at = nowhere();
     let left = left.start().await;
     let (tell, first) = oneshot::channel();
-    let (address, heard) = listen(authority.worker("liar"), Some(first)).await;
-    let mut right = setup(2, authority.worker("w2#1"), &book);
+    let (address, heard) = listen(worker_tls(&authority, "liar"), Some(first)).await;
+    let mut right = setup(2, worker_tls(&authority, "w2#1"), &book);
     right.reached_at = Some(address);
     let right = right.start().await;
     tell.send(right.tcp_address()).expect("it waits");
@@ -156,10 +160,10 @@ async fn a_stream_for_bulk_data_is_made_with_the_worker_of_that_name_only() {
 async fn a_worker_whose_address_has_gone_to_another_is_suspected_at_once() {
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let mut left = setup(1, authority.worker("w1#1"), &book);
+    let mut left = setup(1, worker_tls(&authority, "w1#1"), &book);
     left.config.peer_timeout = NEVER;
     let left = left.start().await;
-    let (address, heard) = listen(authority.worker("liar"), None).await;
+    let (address, heard) = listen(worker_tls(&authority, "liar"), None).await;
     let mut card = left.card.clone();
     card.node = NodeId::new(2, 1);
     card.name = card.node.to_string();

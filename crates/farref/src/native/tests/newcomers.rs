@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use farref_testkit::TEST_TIMEOUT;
+
 use super::fixture::{Book, Setup, impatient};
 use super::proxy::Proxy;
 use super::refusals::{TOKEN, claim, connect_as};
@@ -54,7 +56,7 @@ impl Fixture {
             ..impatient()
         };
         let book = Arc::<Book>::default();
-        let proxies = vec![Proxy::listen().await, Proxy::listen().await];
+        let proxies = vec![Proxy::listen(), Proxy::listen()];
         let left = start_side(1, Some(&proxies[0]), &book, &config).await;
         let right = start_side(2, Some(&proxies[1]), &book, &config).await;
         lock(&book.strangers).insert(left.node);
@@ -89,7 +91,7 @@ impl Fixture {
 
     /// The same, until there is room.
     async fn connect(&self, number: u32) -> Stream {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             match self.try_to_connect(number).await {
                 (Verdict::Main { .. }, stream) => return stream,

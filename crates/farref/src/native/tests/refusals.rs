@@ -580,7 +580,7 @@ async fn an_address_that_its_worker_does_not_name_is_not_believed() {
     left.reached_at = Some(Address::Tcp(([127, 0, 0, 1], 1).into()));
     let left = left.start().await;
     let right = Setup::new(2, by_tcp(), &book).start().await;
-    let between = Proxy::start(right.tcp_address()).await;
+    let between = Proxy::start(right.tcp_address());
     let mut card = right.card.clone();
     card.addresses = vec![Address::Tcp(between.address)];
     let link = left.agent.links.link_or_new(right.node).expect("a link");

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use farref_proto::Lane;
 use farref_shm::{DescriptorQueue, ReceiveError};
+use farref_testkit::TEST_TIMEOUT;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -42,7 +43,7 @@ fn message(number: u64, parts: &[Part]) -> Message {
 /// Sends one until it is read in place: whether descriptors are taken is for the other end to say.
 async fn acquaint(from: &Side, to: &Side) {
     let part = shared(MIB / 8, 1);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     while in_place(to, from) == 0 {
         assert!(Instant::now() < deadline, "nothing is read in place");
         let received = to.received_count();
@@ -420,7 +421,7 @@ async fn who_cannot_send_a_region_sends_bytes_for_a_while() {
             deliver(&left, &right, std::slice::from_ref(&part)).await;
         }
         if is_short {
-            let deadline = Instant::now() + Duration::from_secs(60);
+            let deadline = Instant::now() + TEST_TIMEOUT;
             while in_place(&right, &left) == before {
                 assert!(Instant::now() < deadline, "it never passes");
                 deliver(&left, &right, std::slice::from_ref(&part)).await;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use farref_proto::{Acks, Frame, Hello, Lane, SESSION_VERSION, Time};
+use farref_testkit::TEST_TIMEOUT;
 use ring::hmac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -52,7 +53,7 @@ pub(super) fn read_by(reader: &Side, of: &Side) -> u64 {
 /// how many messages that took.
 pub(super) async fn acquaint(from: &Side, to: &Side) -> usize {
     let before = read_by(to, from);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     for sent in 1.. {
         assert!(Instant::now() < deadline, "memory is never read");
         let received = to.received_count();

@@ -245,7 +245,7 @@ async fn a_source_is_sent_again_from_where_it_is_when_a_connection_breaks() {
     assert!(storage.shown.load(Ordering::SeqCst) > storage.len + (4 << 20));
 
     // The same over sockets.
-    let [(left, _), (right, proxy)] = Side::proxied_pair().await;
+    let [(left, _proxy), (right, proxy)] = Side::proxied_pair().await;
     proxy.cut_after(5 << 20);
     let storage = Storage::new(Width::Two, 4 << 20, &Arc::default());
     left.send(&right, with_parts(1, Bytes::new(), vec![storage.part()]));

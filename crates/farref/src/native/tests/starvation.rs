@@ -6,9 +6,10 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use farref_testkit::TEST_TIMEOUT;
 
 use super::fixture::{Book, Setup, impatient, with_parts};
-use super::tls::certificates::Authority;
+use super::tls::certificates::{Authority, worker_tls};
 use super::*;
 use crate::codec::{Part, Source, Width};
 use crate::support::lock::lock;
@@ -27,7 +28,7 @@ fn undriven(setup: Setup) -> (Side, mpsc::Sender<()>) {
         drop(give.send(side));
         let _ = wait.recv();
     });
-    let side = take.recv_timeout(Duration::from_secs(60));
+    let side = take.recv_timeout(TEST_TIMEOUT);
     (side.expect("it starts"), over)
 }
 
@@ -74,8 +75,8 @@ async fn is_not_silent(transport: &str) {
     let [book, others]: [Arc<Book>; 2] = Default::default();
     let [mut left, mut right] = [setup(1, here, &others), setup(2, there, &book)];
     if transport == "tls" {
-        left.tls = Some(authority.worker("w1#1"));
-        right.tls = Some(authority.worker("w2#1"));
+        left.tls = Some(worker_tls(&authority, "w1#1"));
+        right.tls = Some(worker_tls(&authority, "w2#1"));
     }
     let left = left.start().await;
     let (right, over) = undriven(right);
@@ -155,7 +156,7 @@ async fn what_was_read_out_of_a_peers_memory_is_taken_in_while_the_runtime_does_
             .link_to(&left)
             .map_or(0, |link| link.bytes_from_memory)
     };
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + TEST_TIMEOUT;
     for number in 2.. {
         let part = Part::from(vec![number as u8; LARGE as usize]);
         left.send(&right, with_parts(number, Bytes::new(), vec![part]));
@@ -191,9 +192,7 @@ async fn helping_ends_when_the_runtime_runs_again_also_for_a_stream_on_which_not
             runtime.block_on(async { tokio::time::sleep(time).await });
         }
     });
-    let right = take
-        .recv_timeout(Duration::from_secs(60))
-        .expect("it starts");
+    let right = take.recv_timeout(TEST_TIMEOUT).expect("it starts");
     introduce(&left, &others, &right, &book);
     left.meet(&right).await;
     let is_starved = || {

@@ -16,7 +16,7 @@ use crate::support::lock::lock;
 #[path = "../../../tests/certificates/mod.rs"]
 pub(in crate::native) mod certificates;
 
-use certificates::{Authority, tls};
+use certificates::{Authority, tls, worker_tls};
 
 fn by_tcp() -> BindOptions {
     BindOptions {
@@ -60,9 +60,9 @@ async fn messages_arrive_once_and_in_order_over_tls_connections_that_break() {
     let book = Arc::default();
     let mut sides = Vec::new();
     for worker in 1..=2 {
-        let proxy = Proxy::listen().await;
+        let proxy = Proxy::listen();
         let mut setup = Setup::new(worker, by_tcp(), &book);
-        setup.tls = Some(authority.worker(&format!("w{worker}#1")));
+        setup.tls = Some(worker_tls(&authority, &format!("w{worker}#1")));
         setup.reached_at = Some(Address::Tcp(proxy.address));
         let side = setup.start().await;
         proxy.forward_to(side.tcp_address());
@@ -110,14 +110,14 @@ async fn messages_arrive_once_and_in_order_over_tls_connections_that_break() {
 async fn whoever_has_no_certificate_of_the_authority_is_told_so() {
     // TL-1, HS-6
     let [ours, theirs] = [Authority::new(), Authority::new()];
-    let one = || Some(ours.worker("w1#1"));
-    let two = || Some(ours.worker("w2#1"));
+    let one = || Some(worker_tls(&ours, "w1#1"));
+    let two = || Some(worker_tls(&ours, "w2#1"));
 
     let why = rejection_of(None, two()).await;
     assert!(why.contains("with TLS only"), "{why}");
     let why = rejection_of(one(), None).await;
     assert!(why.contains("without TLS"), "{why}");
-    let why = rejection_of(one(), Some(theirs.worker("w2#1"))).await;
+    let why = rejection_of(one(), Some(worker_tls(&theirs, "w2#1"))).await;
     assert!(why.contains("UnknownIssuer"), "{why}");
 
     // The acceptor finds nothing wrong with the authority of the dialer's: that one is another's.
@@ -152,10 +152,10 @@ async fn a_member_does_not_speak_for_another() {
     // HS-6: it has a certificate and a name of its own, and says that it is somebody else's life.
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let honest = side(1, Some(authority.worker("w1#1")), &book).await;
-    let right = side(2, Some(authority.worker("w2#1")), &book).await;
+    let honest = side(1, Some(worker_tls(&authority, "w1#1")), &book).await;
+    let right = side(2, Some(worker_tls(&authority, "w2#1")), &book).await;
     let mut liar = Setup::new(1, by_tcp(), &book);
-    liar.tls = Some(authority.worker("liar"));
+    liar.tls = Some(worker_tls(&authority, "liar"));
     liar.name = Some("liar".to_owned());
     let liar = liar.start().await;
     liar.send(&right, control(7));
@@ -177,7 +177,7 @@ async fn certificates_are_replaced_while_the_group_goes_on() {
     // Nobody listens there: all connections go through the proxy.
     left.reached_at = Some(Address::Tcp(([127, 0, 0, 1], 1).into()));
     let left = left.start().await;
-    let proxy = Proxy::listen().await;
+    let proxy = Proxy::listen();
     let mut right = Setup::new(2, by_tcp(), &book);
     right.tls = Some(tls(files[1].clone()));
     right.reached_at = Some(Address::Tcp(proxy.address));
@@ -285,7 +285,7 @@ async fn files_that_cannot_be_looked_at_hold_nobody_up() {
     // TL-4
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let right = side(2, Some(authority.worker("w2#1")), &book).await;
+    let right = side(2, Some(worker_tls(&authority, "w2#1")), &book).await;
     let files = authority.issue("left", &["farref:worker/w1%231"]);
     let left = side(1, Some(tls(files.clone())), &book).await;
     let [_, key, _] = files;
@@ -308,10 +308,10 @@ async fn the_store_is_asked_for_a_few_at_a_time_who_connect() {
     // HS-4
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let right = side(20, Some(authority.worker("w20#1")), &book).await;
+    let right = side(20, Some(worker_tls(&authority, "w20#1")), &book).await;
     let mut others = Vec::new();
     for worker in 1..=12 {
-        let tls = authority.worker(&format!("w{worker}#1"));
+        let tls = worker_tls(&authority, &format!("w{worker}#1"));
         others.push(side(worker, Some(tls), &book).await);
     }
     lock(&book.cards).retain(|node, _| *node == right.node);
@@ -332,7 +332,7 @@ async fn the_store_is_asked_for_a_few_at_a_time_who_connect() {
 async fn a_life_whose_certificate_does_not_fit_is_not_taken_for_gone() {
     let [ours, theirs] = [Authority::new(), Authority::new()];
     let book: Arc<Book> = Arc::default();
-    let life = side(2, Some(ours.worker("w2#1")), &book).await;
+    let life = side(2, Some(worker_tls(&ours, "w2#1")), &book).await;
     let plain = side(3, None, &book).await;
     let ask = async |card: &Card, tls: Option<Tls>| {
         let by_tcp = Reach {
@@ -343,10 +343,10 @@ async fn a_life_whose_certificate_does_not_fit_is_not_taken_for_gone() {
         asking.probe(card, Duration::from_secs(60)).await
     };
     let does_not_fit = |found| matches!(found, Err(RendezvousError::Certificate { .. }));
-    let found = ask(&life.card, Some(ours.worker("asks"))).await;
+    let found = ask(&life.card, Some(worker_tls(&ours, "asks"))).await;
     assert!(matches!(found, Ok(Liveness::Alive)), "{found:?}");
     assert!(does_not_fit(ask(&life.card, None).await));
-    let strange = Some(theirs.worker("asks"));
+    let strange = Some(worker_tls(&theirs, "asks"));
     assert!(does_not_fit(ask(&life.card, strange.clone()).await));
     assert!(does_not_fit(ask(&plain.card, strange.clone()).await));
 
@@ -361,7 +361,7 @@ async fn a_life_whose_certificate_does_not_fit_is_not_taken_for_gone() {
     assert!(matches!(found, Ok(Liveness::Gone)), "{found:?}");
     let mut another = life.card.clone();
     another.name = "another".to_owned();
-    let found = ask(&another, Some(ours.worker("asks"))).await;
+    let found = ask(&another, Some(worker_tls(&ours, "asks"))).await;
     assert!(matches!(found, Ok(Liveness::Gone)), "{found:?}");
 
     // It has shown its certificate, and does not take the other's: whatever its card says.
@@ -379,7 +379,7 @@ async fn observers_believe_a_worker_what_its_certificate_says() {
     // OB-4
     let authority = Authority::new();
     let book: Arc<Book> = Arc::default();
-    let worker = side(1, Some(authority.worker("w1#1")), &book).await;
+    let worker = side(1, Some(worker_tls(&authority, "w1#1")), &book).await;
     let address = Address::Tcp(worker.tcp_address());
     let observer = tls(authority.issue("observer", &["farref:observer"]));
     let look = async |meant: Option<&str>, says: &str| {

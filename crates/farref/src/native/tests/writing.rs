@@ -6,7 +6,7 @@ use farref_proto::{Control, ForkId, Lane, RRefId, Share};
 
 use super::fixture::{Setup, impatient};
 use super::proxy::Proxy;
-use super::tls::certificates::Authority;
+use super::tls::certificates::{Authority, worker_tls};
 use super::*;
 use crate::rendezvous::Address;
 
@@ -115,14 +115,14 @@ async fn what_nobody_waits_for_leaves_with_what_is_urgent() {
 async fn the_last_of_what_was_encrypted_does_not_wait_for_the_next_message() {
     // SD-1, TL-2
     let (authority, book) = (Authority::new(), Arc::default());
-    let proxy = Proxy::with_room(Some(32 << 10)).await;
+    let proxy = Proxy::with_receive_buffer(32 << 10);
     let setup = |worker: u32| {
         let bind = BindOptions {
             unix: false,
             ..BindOptions::default()
         };
         let mut setup = Setup::new(worker, bind, &book);
-        setup.tls = Some(authority.worker(&setup.node.to_string()));
+        setup.tls = Some(worker_tls(&authority, &setup.node.to_string()));
         setup.config = no_timers();
         setup
     };

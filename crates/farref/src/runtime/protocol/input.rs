@@ -165,11 +165,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::eventually;
+
     use crate::testing::Cluster;
-
-    use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(60);
 
     #[farref_macros::remote]
     async fn number() -> u64 {
@@ -186,13 +184,10 @@ mod tests {
             let there = number::on(&peer).remote();
             there.confirmed().await?;
             drop(there);
-            let sent = async {
-                while me.core.gathers() || !owner.references().is_empty() {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
-                }
-            };
-            let sent = tokio::time::timeout(PATIENCE, sent).await;
-            sent.expect("they are sent");
+            let is_sent = || !me.core.gathers() && owner.references().is_empty();
+            eventually("they are sent", is_sent)
+                .await
+                .expect("they are sent");
         }
         cluster.shutdown().await
     }

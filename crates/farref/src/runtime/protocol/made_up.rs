@@ -1,17 +1,15 @@
 //! Laws about workers that tell of others who do not exist.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use farref_proto::{Control, Incarnation, NodeId, Standing, Status, WorkerId};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::time::timeout;
 
 use crate::agent::Message;
 use crate::runtime::WorkerStage;
 use crate::runtime::core::Core;
 use crate::testing::Cluster;
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many changes a leader takes from one peer where `max_members` is small.
 const MOST: usize = 2048;
@@ -39,7 +37,7 @@ fn make_up_a_million(liar: &Core, to: NodeId, status: Status) {
 async fn is_cut_off(liar: &Core) {
     let mut stage = liar.stage.subscribe();
     let evicted = stage.wait_for(|stage| *stage == WorkerStage::Evicted);
-    let evicted = timeout(PATIENCE, evicted).await;
+    let evicted = timeout(TEST_TIMEOUT, evicted).await;
     assert!(evicted.is_ok_and(|stage| stage.is_ok()), "it is cut off");
 }
 

@@ -202,7 +202,7 @@ mod tests {
                 let core = Arc::clone(core);
                 move || begin(core)
             });
-            let until = Instant::now() + Duration::from_secs(20);
+            let until = Instant::now() + farref_testkit::TEST_TIMEOUT;
             let mut locked = 0;
             // Others have the lock for a moment only.
             while locked < 100 && Instant::now() < until {

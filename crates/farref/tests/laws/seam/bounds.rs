@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use farref::agent::Message;
 use tokio::sync::Notify;
 
-use super::{Kept, KeptRRef as _, SHORT, fresh, is_freed};
+use super::{Kept, KeptRRef as _, LATE, fresh, is_freed};
 use crate::channels::{self, End, Fate, Fates, is_answer};
 
 /// So many calls of one peer at once: the fewest that can be set.
@@ -28,7 +28,7 @@ async fn be_counted() {
             TURN.notify_waiters();
         }
     }
-    let _ = tokio::time::timeout(SHORT / 20, TURN.notified()).await;
+    let _ = tokio::time::timeout(LATE / 20, TURN.notified()).await;
     AT_ONCE.lock().unwrap().0 -= 1;
 }
 

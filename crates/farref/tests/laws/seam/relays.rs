@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use anyhow::{Result, ensure};
 use farref::agent::NodeId;
 use farref::{Misuse, RRef, Worker};
+use farref_testkit::TEST_TIMEOUT;
 
 use tokio::time::timeout;
 
-use super::{Kept, KeptRRef as _, SHORT, fresh, is_freed};
-use crate::PATIENCE;
+use super::{Kept, KeptRRef as _, LATE, fresh, is_freed};
 use crate::channels::{Fate, Fates, delayed, is_control};
 
 static HANDED: Mutex<Vec<RRef<Kept>>> = Mutex::new(Vec::new());
@@ -34,11 +34,11 @@ async fn a_reference_that_was_handed_on_survives_who_is_given_up_with_its_news_u
 {
     let fates = [Fates::default(), Fates::default(), Fates::default()];
     let [first, middle, owner] = delayed([&fates[0], &fates[1], &fates[2]]).await?;
-    fates[0].all(is_control, Fate::Late(SHORT));
+    fates[0].all(is_control, Fate::Late(LATE));
     // After the first message, which asks for the value.
-    fates[1].all(is_control, Fate::Late(10 * PATIENCE));
+    fates[1].all(is_control, Fate::Late(10 * TEST_TIMEOUT));
     let number = fresh();
-    timeout(PATIENCE, relay::on(&first.peer("w1")?, number)).await??;
+    timeout(TEST_TIMEOUT, relay::on(&first.peer("w1")?, number)).await??;
     let kept = HANDED.lock().unwrap().pop();
     let Some(kept) = kept else {
         anyhow::bail!("nothing was handed over");
@@ -50,13 +50,13 @@ async fn a_reference_that_was_handed_on_survives_who_is_given_up_with_its_news_u
     }
     middle.crash().await;
     for given_up in [first_knew.gone(), owner_knew.gone()] {
-        timeout(PATIENCE, given_up).await??;
+        timeout(TEST_TIMEOUT, given_up).await??;
     }
-    ensure!(timeout(PATIENCE, kept.number()).await?? == number);
+    ensure!(timeout(TEST_TIMEOUT, kept.number()).await?? == number);
     drop(kept);
     is_freed(number).await?;
     let ending = async { tokio::join!(first.shutdown(), owner.shutdown()) };
-    let (one, other) = timeout(PATIENCE, ending).await?;
+    let (one, other) = timeout(TEST_TIMEOUT, ending).await?;
     one?;
     other?;
     Ok(())

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Error, WorkerBuilder};
 use serde::{Deserialize, Serialize};
 
-use super::{Kept, KeptRRef as _, SHORT, fresh};
+use super::{Kept, KeptRRef as _, LATE, fresh};
 use crate::channels::{End, Fate, Fates, delayed, end, group_with, is_answer, is_control};
 
 #[derive(PartialEq, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -23,7 +23,7 @@ async fn an_error_that_is_late_is_what_it_was_and_of_its_own_call() -> Result<()
     let workers = delayed([&Fates::default(), &fates]).await?;
     let peer = workers[0].peer("w1")?;
     let (late, next) = (fresh(), fresh());
-    fates.next(is_answer, Fate::Late(SHORT));
+    fates.next(is_answer, Fate::Late(LATE));
     let pending = refuse::on(&peer, late).start();
     for (call, number) in [(refuse::on(&peer, next).start(), next), (pending, late)] {
         let error = call.await.err().context("it fails")?;
@@ -38,10 +38,10 @@ async fn an_error_that_is_late_is_what_it_was_and_of_its_own_call() -> Result<()
 async fn a_leak_is_reported_with_its_line_though_control_messages_are_late() -> Result<()> {
     let fates = [Fates::default(), Fates::default()];
     for fates in &fates {
-        fates.all(is_control, Fate::Late(SHORT / 4));
+        fates.all(is_control, Fate::Late(LATE / 4));
     }
     let ends = [End::with(&fates[0]), End::with(&fates[1])];
-    let set_up = |builder: WorkerBuilder| builder.fail_on_leaks(true).leak_grace(SHORT);
+    let set_up = |builder: WorkerBuilder| builder.fail_on_leaks(true).leak_grace(LATE);
     let [a, b] = group_with(ends, set_up).await?;
     let (left, line) = (Kept::new_on(&a.peer("w1")?, fresh()).remote(), line!());
     left.number().await?;

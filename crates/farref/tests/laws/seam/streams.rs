@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
 use farref::{Error, Streaming};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::time::timeout;
 
-use super::{SHORT, group};
-use crate::PATIENCE;
+use super::{LATE, group};
 use crate::channels::{self, Fate, Fates, delayed, end_in_time, give_up, is_answer, is_call};
-use crate::cluster::eventually;
 use crate::streams::sources::{Channel, Each, Watched};
 
 /// More than fit into a few batches.
@@ -33,7 +32,9 @@ async fn count_for_ever() -> Streaming<u64> {
 
 /// The next item, or how the stream ended.
 async fn next(stream: &mut Streaming<u64>) -> Result<Option<farref::Result<u64>>> {
-    timeout(PATIENCE, stream.next()).await.context("in time")
+    timeout(TEST_TIMEOUT, stream.next())
+        .await
+        .context("in time")
 }
 
 /// What it brings is 0, 1, 2 and so on. How many that were, and the error that it ended with.
@@ -59,7 +60,7 @@ async fn items_whose_batches_are_late_come_in_order_and_then_the_end() -> Result
     let workers = delayed([&Fates::default(), &fates]).await?;
     let mut stream = count_to::on(&workers[0].peer("w1")?, MANY).await?;
     for _ in 0..3 {
-        fates.next(is_answer, Fate::Late(SHORT / 4));
+        fates.next(is_answer, Fate::Late(LATE / 4));
     }
     let (items, error) = read(&mut stream).await?;
     ensure!(items == MANY && error.is_none(), "{items} and {error:?}");
@@ -73,7 +74,7 @@ async fn items_that_are_asked_for_late_come_in_order_and_then_the_end() -> Resul
     let fates = Fates::default();
     let workers = delayed([&fates, &Fates::default()]).await?;
     let mut stream = count_to::on(&workers[0].peer("w1")?, MANY).await?;
-    fates.all(is_call, Fate::Late(SHORT / 20));
+    fates.all(is_call, Fate::Late(LATE / 20));
     let (items, error) = read(&mut stream).await?;
     ensure!(items == MANY && error.is_none(), "{items} and {error:?}");
     channels::end(workers).await
@@ -118,7 +119,7 @@ async fn a_batch_that_is_lost_is_an_error_and_no_end() -> Result<()> {
         "{error:?}"
     );
     b.crash().await;
-    timeout(PATIENCE, a.shutdown()).await??;
+    timeout(TEST_TIMEOUT, a.shutdown()).await??;
     Ok(())
 }
 
@@ -129,7 +130,7 @@ async fn a_stream_whose_reader_is_gone_is_dropped_though_the_news_is_late() -> R
     let workers = delayed([&fates, &Fates::default()]).await?;
     let mut stream = count_for_ever::on(&workers[0].peer("w1")?).await?;
     ensure!(matches!(next(&mut stream).await?, Some(Ok(0))));
-    fates.all(|message| !is_call(message), Fate::Late(SHORT));
+    fates.all(|message| !is_call(message), Fate::Late(LATE));
     drop(stream);
     eventually("it is dropped", || STOPPED.load(Ordering::SeqCst) == 1).await?;
     channels::end(workers).await

@@ -4,13 +4,13 @@ use std::sync::atomic::AtomicUsize;
 
 use anyhow::{Context as _, Result};
 use farref::{Error, RRef, Stream, Streaming, Worker};
+use farref_testkit::TEST_TIMEOUT;
 use serde::ser::SerializeTuple as _;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::sources::{Channel, Each, Watched};
 use super::{all, numbers, reaches};
-use crate::PATIENCE;
 use crate::cluster::{finish, pair};
 
 /// T3: the maker's stream is dropped when its reader is, whether items are ready or not.
@@ -285,7 +285,7 @@ async fn the_death_of_the_maker_is_an_error_that_names_it() -> Result<()> {
     assert_eq!(read.next().await.transpose()?, Some(1));
     let waiting = tokio::spawn(async move { read.next().await });
     cluster.crash(1).await;
-    let waited = timeout(PATIENCE, waiting).await.context("in time")??;
+    let waited = timeout(TEST_TIMEOUT, waiting).await.context("in time")??;
     for lost in [waited, unread.next().await] {
         match lost {
             Some(Err(

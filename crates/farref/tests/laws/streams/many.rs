@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use farref::testing::Cluster;
 use farref::{Stream, Streaming};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::sources::{Channel, Each};
 use super::{all, numbers};
-use crate::PATIENCE;
-use crate::cluster::{eventually, finish};
+use crate::cluster::finish;
 
 const STREAMS: usize = 1000;
 
@@ -99,7 +99,7 @@ async fn busy_streams_do_not_starve_calls_nor_each_other() -> Result<()> {
     let before: Vec<_> = of_each().collect();
     let calls: Vec<_> = (0..1000).map(|n| add::on(&peer, n, 1).start()).collect();
     for (n, call) in calls.into_iter().enumerate() {
-        let answer = timeout(PATIENCE, call).await.context("in time")??;
+        let answer = timeout(TEST_TIMEOUT, call).await.context("in time")??;
         assert_eq!(answer, n as u64 + 1);
     }
     let meanwhile = of_each().sum::<usize>() - before.iter().sum::<usize>();
@@ -172,10 +172,12 @@ async fn items_come_in_order_where_a_place_comes_late() -> Result<()> {
     OPEN.store(true, Ordering::SeqCst);
     GATE.notify_waiters();
     GATE.notify_one();
-    assert_eq!(timeout(PATIENCE, first).await?.transpose()?, Some(0));
+    assert_eq!(timeout(TEST_TIMEOUT, first).await?.transpose()?, Some(0));
     drop(early);
     for expected in 1..20_000 {
-        let item = timeout(PATIENCE, stream.next()).await.context("in time")?;
+        let item = timeout(TEST_TIMEOUT, stream.next())
+            .await
+            .context("in time")?;
         assert_eq!(item.transpose()?, Some(expected));
     }
     drop((stream, most, late));
@@ -252,7 +254,9 @@ async fn a_reader_does_not_go_on_from_batch_to_batch() -> Result<()> {
     let me = cluster.worker(0);
     let mut stream = endless::on(&me.peer("worker1")?).await?;
     for round in 0..3 {
-        timeout(PATIENCE, stream.next()).await.context("in time")?;
+        timeout(TEST_TIMEOUT, stream.next())
+            .await
+            .context("in time")?;
         eventually("what was asked for is there", || {
             me.snapshot().open_calls == 0
         })

@@ -1,16 +1,14 @@
 //! What is seen of streams and lookups from outside, and at an end that waits for them: which they are.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use farref::testing::Cluster;
 use farref::{Error, Streaming};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tokio::time::timeout;
 
 use super::sources::Channel;
-use crate::PATIENCE;
-use crate::cluster::eventually;
+use crate::cluster::start_with_shutdown_timeouts;
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -29,13 +27,8 @@ async fn seen() -> Streaming<u64> {
 /// S1
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_and_a_lookup_are_called_by_their_own_names() -> Result<()> {
-    // Who reads gives up first: what it waits for is still there then.
-    let first = AtomicBool::new(true);
-    let cluster = Cluster::start_with(2, |builder| {
-        let is_reader = first.swap(false, Ordering::Relaxed);
-        builder.shutdown_timeout(if is_reader { SHORT } else { LONG })
-    })
-    .await?;
+    // The reader gives up first: what it waits for is still there then.
+    let cluster = start_with_shutdown_timeouts(&[SHORT, LONG]).await?;
     let [reader, maker] = [cluster.worker(0), cluster.worker(1)];
     let peer = reader.peer("worker1")?;
     let mut stream = seen::on(&peer).await?;
@@ -59,7 +52,7 @@ async fn a_stream_and_a_lookup_are_called_by_their_own_names() -> Result<()> {
     }
 
     // Without the reader nothing is left for the maker to wait for.
-    let (ended, other) = tokio::join!(reader.shutdown(), timeout(PATIENCE, maker.shutdown()));
+    let (ended, other) = tokio::join!(reader.shutdown(), timeout(TEST_TIMEOUT, maker.shutdown()));
     other??;
     match ended {
         Err(Error::ShutdownTimeout { waiting_for, .. }) => {

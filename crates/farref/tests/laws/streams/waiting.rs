@@ -9,12 +9,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use farref::testing::Cluster;
 use farref::{Error, Stream, Streaming};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::sources::{Channel, Each, Watched};
 use super::{numbers, reaches};
-use crate::PATIENCE;
 use crate::cluster::{finish, pair};
 
 /// D3, T3: its call's end is its own, be it late or cancelled, and whether it waits or finds items without end.
@@ -79,7 +79,7 @@ async fn a_thread_without_a_runtime_may_wait() -> Result<()> {
             let is_over = stream.wait_next().is_none() && stream.wait_next().is_none();
             let _ = tell.send((items, is_over));
         });
-        timeout(PATIENCE, told)
+        timeout(TEST_TIMEOUT, told)
     };
     let far = read(numbers::on(&peer, 0, 3).await?);
     assert_eq!(far.await.context("in time")??, (vec![0, 1, 2], true));
@@ -137,7 +137,7 @@ async fn an_item_that_came_leaves_the_next_one_all_its_time() -> Result<()> {
     let first = poll_fn(|context| Poll::Ready(poll(context))).await;
     assert!(first.is_pending(), "{first:?}");
     sender.send(7)?;
-    let item = timeout(PATIENCE, poll_fn(&mut poll))
+    let item = timeout(TEST_TIMEOUT, poll_fn(&mut poll))
         .await
         .context("in time")?;
     assert_eq!(item.transpose()?, Some(7));
@@ -174,7 +174,7 @@ async fn a_thread_without_a_runtime_is_woken_also_by_what_it_polls() -> Result<(
         let items = std::iter::from_fn(|| stream.wait_next()).map(Result::ok);
         let _ = tell.send(items.collect::<Vec<_>>());
     });
-    let items = timeout(PATIENCE, told).await.context("in time")??;
+    let items = timeout(TEST_TIMEOUT, told).await.context("in time")??;
     assert_eq!(items, [Some(1), Some(2), Some(3)]);
     Ok(())
 }
@@ -200,10 +200,10 @@ async fn functions_that_wait_for_items_do_not_use_the_pool_up() -> Result<()> {
     let peer = cluster.worker(0).peer("worker1")?;
     let (sender, channel) = Channel::new();
     let sum = sum::on(&peer, Streaming::new(channel))
-        .timeout(PATIENCE)
+        .timeout(TEST_TIMEOUT)
         .start();
     for _ in 0..3 {
-        sender.send(five::on(&peer).timeout(PATIENCE).await?)?;
+        sender.send(five::on(&peer).timeout(TEST_TIMEOUT).await?)?;
     }
     drop(sender);
     assert_eq!(sum.await?, 15);

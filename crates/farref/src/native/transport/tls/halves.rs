@@ -328,7 +328,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::native::tests::tls::certificates::Authority;
+    use crate::native::tests::tls::certificates::{Authority, worker_tls};
     use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
 
     #[derive(Default)]
@@ -343,7 +343,7 @@ mod tests {
     /// Both ends of a stream.
     async fn pair() -> (Stream, Stream) {
         let authority = Authority::new();
-        let [one, other] = ["one", "other"].map(|name| authority.worker(name));
+        let [one, other] = ["one", "other"].map(|name| worker_tls(&authority, name));
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let dialed = TcpStream::connect(address).await.expect("a connection");

@@ -12,7 +12,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use super::super::failure::TlsFailure;
 use super::super::tests::streams;
 use super::*;
-use crate::native::tests::tls::certificates::{Authority, tls};
+use crate::native::tests::tls::certificates::{Authority, tls, worker_tls};
 
 /// Certificates of an authority's with others between them, as files in a folder that goes with this.
 struct Chain {
@@ -163,7 +163,7 @@ async fn of_certificates_between_a_workers_and_its_authoritys_there_are_three_at
 #[tokio::test]
 async fn a_certificate_that_names_nobody_is_good_for_no_end_of_a_stream() {
     let authority = Authority::new();
-    let [a, b] = ["a", "b"].map(|name| authority.worker(name));
+    let [a, b] = ["a", "b"].map(|name| worker_tls(&authority, name));
     let nobody = authority.issue("nobody", &["https://example.org"]);
     let [_, accepted] = streams(&showing(&a, &nobody), &b).await;
     assert!(

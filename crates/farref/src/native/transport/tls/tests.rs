@@ -5,9 +5,9 @@ use std::io::{self, IoSlice, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use bytes::BufMut as _;
+use farref_testkit::TEST_TIMEOUT;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, HandshakeKind};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -16,12 +16,9 @@ use tokio::time::timeout;
 
 use super::halves::{AT_ONCE, READS_FOR_NOTHING, encrypted};
 use super::*;
-use crate::native::tests::tls::certificates::Authority;
+use crate::native::tests::tls::certificates::{Authority, worker_tls};
 use crate::native::transport::stream::{ReadHalf, Stream, WriteHalf};
 use crate::support::lock::lock;
-
-/// Far beyond what any machine needs.
-pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn sockets() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -37,13 +34,15 @@ pub(super) async fn streams(dialer: &Tls, acceptor: &Tls) -> [Result<Stream, Tls
         .map(|socket| Stream::tcp(socket).expect("a stream"));
     let handshakes =
         async { tokio::join!(dialed.begin_tls(dialer), accepted.accept_tls(acceptor)) };
-    let (dialed, accepted) = timeout(PATIENCE, handshakes).await.expect("an end of it");
+    let (dialed, accepted) = timeout(TEST_TIMEOUT, handshakes)
+        .await
+        .expect("an end of it");
     [dialed, accepted]
 }
 
 async fn pair() -> (Authority, [Stream; 2]) {
     let authority = Authority::new();
-    let streams = streams(&authority.worker("a"), &authority.worker("b")).await;
+    let streams = streams(&worker_tls(&authority, "a"), &worker_tls(&authority, "b")).await;
     let streams = streams.map(|stream| stream.expect("a stream"));
     (authority, streams)
 }
@@ -101,7 +100,7 @@ fn await_something(reader: &mut TlsReader) -> Arc<Woken> {
 #[tokio::test]
 async fn what_comes_behind_the_handshake_in_one_piece_with_its_end_is_read() {
     let authority = Authority::new();
-    let [dialer, acceptor] = ["a", "b"].map(|name| authority.worker(name));
+    let [dialer, acceptor] = ["a", "b"].map(|name| worker_tls(&authority, name));
     // More than rustls takes at a time, and less.
     for length in [10, 10_000] {
         let [mut raw, accepted] = sockets().await;
@@ -140,7 +139,9 @@ async fn what_comes_behind_the_handshake_in_one_piece_with_its_end_is_read() {
             assert!(read == text);
         };
         let both = async { tokio::join!(dial, accept) };
-        timeout(PATIENCE, both).await.expect("all of it is read");
+        timeout(TEST_TIMEOUT, both)
+            .await
+            .expect("all of it is read");
     }
 }
 
@@ -172,7 +173,9 @@ async fn a_writer_takes_little_that_the_socket_does_not_and_leaves_nothing_behin
         let heard = accepted.read.read_until(&mut read, taken);
         tokio::try_join!(said, heard)
     };
-    let both = timeout(PATIENCE, both).await.expect("all of it arrives");
+    let both = timeout(TEST_TIMEOUT, both)
+        .await
+        .expect("all of it arrives");
     both.expect("it is in order");
     assert!(!dialed.write.has_unsent());
     assert!(read.iter().all(|byte| *byte == 7));
@@ -246,7 +249,7 @@ async fn whoever_sends_nothing_in_many_pieces_keeps_nobody_from_a_turn_and_is_he
 #[tokio::test]
 async fn no_connection_is_a_continuation_of_another() {
     let authority = Authority::new();
-    let [dialer, acceptor] = ["a", "b"].map(|name| authority.worker(name));
+    let [dialer, acceptor] = ["a", "b"].map(|name| worker_tls(&authority, name));
     for _ in 0..3 {
         let [dialed, accepted] = streams(&dialer, &acceptor).await;
         let [mut dialed, accepted] = [dialed, accepted].map(|stream| stream.expect("a stream"));
@@ -254,7 +257,7 @@ async fn no_connection_is_a_continuation_of_another() {
         accepted.write.write_all(b"welcome").await.expect("said");
         let mut heard = Vec::new();
         let hearing = dialed.read.read_until(&mut heard, 7);
-        timeout(PATIENCE, hearing)
+        timeout(TEST_TIMEOUT, hearing)
             .await
             .expect("an end")
             .expect("heard");

@@ -5,18 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use farref::testing::Cluster;
 use farref::{Blob, Error, PeerSnapshot, RRef, Snapshot, Worker};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use farref_testkit::{TEST_TIMEOUT, eventually};
 use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
-
-/// How long anything here may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[farref::remote]
 async fn fine(n: u64) -> u64 {
@@ -41,9 +39,43 @@ async fn never() {
     std::future::pending().await
 }
 
+/// Where [`block`] waits: one gate for each test that calls it.
+static GATES: [Gate; 2] = [const { Gate::new() }; 2];
+
+struct Gate {
+    is_open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    const fn new() -> Self {
+        Self {
+            is_open: Mutex::new(false),
+            opened: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, bool> {
+        self.is_open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) {
+        *self.lock() = true;
+        self.opened.notify_all();
+    }
+
+    fn wait(&self) {
+        let closed = self.lock();
+        let opened = self
+            .opened
+            .wait_timeout_while(closed, TEST_TIMEOUT, |open| !*open);
+        drop(opened);
+    }
+}
+
 #[farref::remote]
-fn block(ms: u64) {
-    std::thread::sleep(Duration::from_millis(ms));
+fn block(gate: usize) {
+    GATES[gate].wait();
 }
 
 #[farref::remote]
@@ -62,15 +94,6 @@ impl Thing {
     pub(crate) async fn number(&self) -> u64 {
         self.0
     }
-}
-
-async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !is_so() {
-        ensure!(began.elapsed() < PATIENCE, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }
 
 mod spans {
@@ -122,6 +145,11 @@ mod spans {
     where
         S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
     {
+        // With the default, `always`, spans would be made in the threads of other tests, too.
+        fn register_callsite(&self, _: &'static tracing::Metadata<'static>) -> Interest {
+            Interest::sometimes()
+        }
+
         fn on_new_span(
             &self,
             attributes: &tracing::span::Attributes<'_>,
@@ -221,7 +249,7 @@ mod spans {
         tracing::callsite::rebuild_interest_cache();
         assert_eq!(outer::on(&peer, "worker2".into()).await?, 7);
 
-        let outer = spans.one("observability::spans::outer")?;
+        let outer = spans.one("laws::observability::spans::outer")?;
         assert_eq!(
             (&*outer["worker"], &*outer["caller"]),
             ("worker1", "worker0")
@@ -235,18 +263,18 @@ mod spans {
             "what the function says is said in its span"
         );
 
-        let middle = spans.of("observability::spans::middle");
+        let middle = spans.of("laws::observability::spans::middle");
         assert_eq!(middle.len(), 2);
-        let blocking = spans.one("observability::spans::outer_blocking")?;
+        let blocking = spans.one("laws::observability::spans::outer_blocking")?;
         for span in middle.iter().chain([&blocking]) {
             assert_eq!((&*span["worker"], &*span["caller"]), ("worker2", "worker1"));
             assert_eq!(span["trace"], outer["trace"]);
             assert_eq!(span["parent"], outer["span"]);
         }
-        let innermost = spans.of("observability::spans::innermost");
+        let innermost = spans.of("laws::observability::spans::innermost");
         let parents: BTreeSet<_> = innermost.iter().map(|span| &span["parent"]).collect();
         assert_eq!(parents, middle.iter().map(|span| &span["span"]).collect());
-        let last = spans.one("observability::spans::from_a_thread")?;
+        let last = spans.one("laws::observability::spans::from_a_thread")?;
         assert_eq!((&*last["worker"], &*last["caller"]), ("worker0", "worker2"));
         assert_eq!(
             (&last["trace"], &last["parent"]),
@@ -265,7 +293,7 @@ mod spans {
         );
 
         assert_eq!(fine::on(&peer, 1).await?, 1);
-        let other = spans.one("observability::fine")?;
+        let other = spans.one("laws::observability::fine")?;
         assert_ne!(
             other["trace"], outer["trace"],
             "another call, another trace"
@@ -276,6 +304,11 @@ mod spans {
 
 mod numbers {
     //! Metrics.
+
+    use metrics::{
+        Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata,
+        Recorder, SharedString, Unit,
+    };
 
     use super::*;
 
@@ -307,81 +340,127 @@ mod numbers {
         "farref_values_freed_total",
     ];
 
-    /// What was recorded, by name and worker. A snapshot takes everything away, levels too, so counts
-    /// are added up here.
-    struct Recorded {
-        snapshotter: Snapshotter,
-        values: BTreeMap<(String, String), f64>,
-        /// Of those that tell functions apart, by name and function.
-        by_function: BTreeMap<(String, String), f64>,
+    /// Everything that was recorded.
+    #[derive(Clone, Default)]
+    struct Recorded(Arc<Mutex<BTreeMap<Labels, Arc<Value>>>>);
+
+    /// Name, worker and function of a metric, with empty text for a label that it lacks.
+    type Labels = (String, String, String);
+
+    /// A count, a level, or the number of samples in a histogram.
+    #[derive(Default)]
+    struct Value(Mutex<f64>);
+
+    impl Value {
+        fn update(&self, update: impl FnOnce(f64) -> f64) {
+            let mut value = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            *value = update(*value);
+        }
+
+        fn get(&self) -> f64 {
+            *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    impl CounterFn for Value {
+        fn increment(&self, by: u64) {
+            self.update(|count| count + by as f64);
+        }
+
+        fn absolute(&self, count: u64) {
+            self.update(|_| count as f64);
+        }
+    }
+
+    impl GaugeFn for Value {
+        fn increment(&self, by: f64) {
+            self.update(|level| level + by);
+        }
+
+        fn decrement(&self, by: f64) {
+            self.update(|level| level - by);
+        }
+
+        fn set(&self, level: f64) {
+            self.update(|_| level);
+        }
+    }
+
+    impl HistogramFn for Value {
+        fn record(&self, _sample: f64) {
+            self.update(|samples| samples + 1.0);
+        }
+    }
+
+    impl Recorder for Recorded {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.value(key))
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.value(key))
+        }
+
+        fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(self.value(key))
+        }
     }
 
     impl Recorded {
-        fn look(&mut self) {
-            for (key, _, _, value) in self.snapshotter.snapshot().into_vec() {
-                let (_, key) = key.into_parts();
-                let worker = key.labels().find(|label| label.key() == "worker");
-                let worker = worker.map_or("", |label| label.value()).to_owned();
-                let known = self.values.entry((key.name().to_owned(), worker));
-                let known = known.or_default();
-                let function = key.labels().find(|label| label.key() == "function");
-                let mut of_function = function.map(|label| {
-                    let function = (key.name().to_owned(), label.value().to_owned());
-                    self.by_function.entry(function).or_default()
-                });
-                let mut add = |count: f64| {
-                    *known += count;
-                    if let Some(known) = &mut of_function {
-                        **known += count;
-                    }
-                };
-                match value {
-                    DebugValue::Counter(count) => add(count as f64),
-                    DebugValue::Gauge(level) => *known = level.into_inner(),
-                    DebugValue::Histogram(samples) => add(samples.len() as f64),
-                }
-            }
+        fn lock(&self) -> MutexGuard<'_, BTreeMap<Labels, Arc<Value>>> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        fn of(&mut self, name: &str, worker: &str) -> f64 {
-            self.look();
-            self.known(name, worker)
+        fn value(&self, key: &Key) -> Arc<Value> {
+            let label = |name| {
+                let label = key.labels().find(|label| label.key() == name);
+                label.map_or("", |label| label.value()).to_owned()
+            };
+            let labels = (key.name().to_owned(), label("worker"), label("function"));
+            Arc::clone(self.lock().entry(labels).or_default())
         }
 
-        fn known(&self, name: &str, worker: &str) -> f64 {
-            let key = (name.to_owned(), worker.to_owned());
-            self.values.get(&key).copied().unwrap_or(f64::NAN)
+        /// The sum of those with these labels, or `NaN` if there are none.
+        fn sum(&self, is_wanted: impl Fn(&Labels) -> bool) -> f64 {
+            let values = self.lock();
+            let wanted = values.iter().filter(|(labels, _)| is_wanted(labels));
+            let sum = wanted.map(|(_, value)| value.get()).reduce(|a, b| a + b);
+            sum.unwrap_or(f64::NAN)
         }
 
-        /// Waits until these are the levels of one metric. Workers tell theirs once a second.
-        async fn levels(&mut self, name: &str, expected: &[(&str, f64)]) -> Result<()> {
-            let began = Instant::now();
-            loop {
-                self.look();
-                tokio::time::sleep(Duration::from_millis(1200)).await;
-                self.look();
-                let is = |(worker, level): &(&str, f64)| self.known(name, worker) == *level;
-                if expected.iter().all(is) {
-                    return Ok(());
-                }
-                ensure!(began.elapsed() < PATIENCE, "never: {name} of {expected:?}");
-            }
+        fn of(&self, name: &str, worker: &str) -> f64 {
+            self.sum(|labels| labels.0 == name && labels.1 == worker)
+        }
+
+        fn of_function(&self, name: &str, function: &str) -> f64 {
+            self.sum(|labels| labels.0 == name && labels.2 == function)
+        }
+
+        /// Waits until these are the values of one metric at workers.
+        async fn reach(&self, name: &str, expected: &[(&str, f64)]) -> Result<()> {
+            let is = |(worker, value): &(&str, f64)| self.of(name, worker) == *value;
+            let reached = eventually(name, || expected.iter().all(is)).await;
+            reached.with_context(|| {
+                let values = expected.iter().map(|(worker, _)| self.of(name, worker));
+                format!("{name}: {:?}, not {expected:?}", values.collect::<Vec<_>>())
+            })
         }
     }
 
     #[tokio::test]
     async fn metrics_count_what_happened() -> Result<()> {
-        let recorder = DebuggingRecorder::new();
-        let mut recorded = Recorded {
-            snapshotter: recorder.snapshotter(),
-            values: BTreeMap::new(),
-            by_function: BTreeMap::new(),
-        };
-        let _recording = metrics::set_default_local_recorder(&recorder);
+        let recorded = Recorded::default();
+        let _recording = metrics::set_default_local_recorder(&recorded);
         let set_up = |builder: farref::WorkerBuilder| {
             builder
                 .blocking_threads(1)
-                .authorize(|call| call.function() != "observability::forbidden")
+                .authorize(|call| call.function() != "laws::observability::forbidden")
         };
         let cluster = Cluster::start_with(2, set_up).await?;
         let me = cluster.worker(0);
@@ -397,61 +476,76 @@ mod numbers {
             fail::on(&peer).await.unwrap_err();
         }
         panic::on(&peer).await.unwrap_err();
+        // Long enough for the call to arrive before it is given up.
         never::on(&peer)
-            .timeout(Duration::from_millis(20))
+            .timeout(Duration::from_secs(2))
             .await
             .unwrap_err();
+        let nothing = [("worker0", 0.0), ("worker1", 0.0)];
+        recorded.reach("farref_open_calls", &nothing).await?;
         let cancelled = never::on(&peer).start();
         let one_each = [("worker0", 1.0), ("worker1", 1.0)];
-        recorded.levels("farref_open_calls", &one_each).await?;
+        recorded.reach("farref_open_calls", &one_each).await?;
         drop(cancelled);
         let things: Vec<_> = (0..3).map(|n| Thing::new_on(&peer, n).remote()).collect();
         let mine = me.rref(7_u64)?;
         assert_eq!(things[2].number().await?, 2);
         let held = [("worker0", 4.0), ("worker1", 3.0)];
-        recorded.levels("farref_references", &held).await?;
+        recorded.reach("farref_references", &held).await?;
         drop((things, mine));
-        let nothing = [("worker0", 0.0), ("worker1", 0.0)];
-        recorded.levels("farref_references", &nothing).await?;
-        recorded.levels("farref_open_calls", &nothing).await?;
+        recorded.reach("farref_references", &nothing).await?;
+        recorded.reach("farref_open_calls", &nothing).await?;
 
         // 3 refused, 5 fine, 2 failed, 1 panicked, 1 timed out, 1 cancelled, 3 left there, 1 method.
-        let mut expect = |name: &str, worker: &str, count: f64| {
-            assert_eq!(recorded.of(name, worker), count, "{name} of {worker}");
-        };
-        expect("farref_calls_total", "worker0", 17.0);
-        expect("farref_calls_total", "worker1", 0.0);
-        expect("farref_calls_failed_total", "worker0", 7.0);
-        expect("farref_calls_cancelled_total", "worker0", 1.0);
-        expect("farref_call_seconds", "worker0", 13.0);
-        expect("farref_served_total", "worker1", 17.0);
-        expect("farref_served_failed_total", "worker1", 8.0);
-        expect("farref_serve_seconds", "worker1", 17.0);
-        expect("farref_served_refused_total", "worker1", 3.0);
-        expect("farref_served_refused_total", "worker0", 0.0);
-        expect("farref_references_created_total", "worker0", 4.0);
-        expect("farref_references_created_total", "worker1", 0.0);
-        expect("farref_values_freed_total", "worker0", 1.0);
-        expect("farref_values_freed_total", "worker1", 3.0);
-        expect("farref_misbehaved_total", "worker0", 0.0);
-        expect("farref_contexts", "worker0", 0.0);
-
-        for (name, function, count) in [
-            ("farref_served_total", "observability::fine", 5.0),
-            ("farref_serve_seconds", "observability::fine", 5.0),
-            ("farref_served_failed_total", "observability::fine", 0.0),
-            ("farref_served_failed_total", "observability::fail", 2.0),
-            ("farref_served_total", "observability::Thing::number", 1.0),
+        for (name, worker, count) in [
+            ("farref_calls_total", "worker0", 17.0),
+            ("farref_calls_total", "worker1", 0.0),
+            ("farref_calls_failed_total", "worker0", 7.0),
+            ("farref_calls_cancelled_total", "worker0", 1.0),
+            ("farref_call_seconds", "worker0", 13.0),
+            ("farref_served_total", "worker1", 17.0),
+            ("farref_served_failed_total", "worker1", 8.0),
+            ("farref_serve_seconds", "worker1", 17.0),
+            ("farref_served_refused_total", "worker1", 3.0),
+            ("farref_served_refused_total", "worker0", 0.0),
+            ("farref_references_created_total", "worker0", 4.0),
+            ("farref_references_created_total", "worker1", 0.0),
+            ("farref_values_freed_total", "worker0", 1.0),
+            ("farref_values_freed_total", "worker1", 3.0),
+            ("farref_misbehaved_total", "worker0", 0.0),
+            ("farref_contexts", "worker0", 0.0),
         ] {
-            let key = (name.to_owned(), function.to_owned());
-            let counted = recorded.by_function.get(&key).copied();
-            assert_eq!(counted, Some(count), "{name} of {function}");
+            recorded.reach(name, &[(worker, count)]).await?;
         }
 
-        let blocked: Vec<_> = (0..3).map(|_| block::on(&peer, 4_000).start()).collect();
+        for (name, function, count) in [
+            ("farref_served_total", "laws::observability::fine", 5.0),
+            ("farref_serve_seconds", "laws::observability::fine", 5.0),
+            (
+                "farref_served_failed_total",
+                "laws::observability::fine",
+                0.0,
+            ),
+            (
+                "farref_served_failed_total",
+                "laws::observability::fail",
+                2.0,
+            ),
+            (
+                "farref_served_total",
+                "laws::observability::Thing::number",
+                1.0,
+            ),
+        ] {
+            let counted = recorded.of_function(name, function);
+            assert_eq!(counted, count, "{name} of {function}");
+        }
+
+        let blocked: Vec<_> = (0..3).map(|_| block::on(&peer, 0).start()).collect();
         recorded
-            .levels("farref_blocking_queue", &[("worker1", 2.0)])
+            .reach("farref_blocking_queue", &[("worker1", 2.0)])
             .await?;
+        GATES[0].open();
         for call in blocked {
             call.await?;
         }
@@ -475,14 +569,11 @@ mod numbers {
         assert!(recorded.of("farref_reconnects_total", "worker0") > 0.0);
         assert!(recorded.of("farref_connections_total", "worker0") > connections);
 
-        let anonymous = recorded.values.keys().find(|(_, worker)| worker.is_empty());
+        let labels: Vec<Labels> = recorded.lock().keys().cloned().collect();
+        let anonymous = labels.iter().find(|(_, worker, _)| worker.is_empty());
         assert_eq!(anonymous, None, "nobody knows whose that is");
 
-        let seen: BTreeSet<_> = recorded
-            .values
-            .keys()
-            .map(|(name, _)| name.as_str())
-            .collect();
+        let seen: BTreeSet<_> = labels.iter().map(|(name, ..)| name.as_str()).collect();
         let unlisted: Vec<_> = seen.difference(&BTreeSet::from(NAMES)).copied().collect();
         assert!(unlisted.is_empty(), "{unlisted:?} is not in the list above");
         // Only whoever refuses a connection has the counter for it.
@@ -583,11 +674,12 @@ mod snapshots {
         assert_eq!(peer_of(&me.snapshot(), "worker1")?.calls_held_back, 37);
         assert_eq!(me.snapshot().open_calls, 100);
         drop(waiting);
-        let blocked: Vec<_> = (0..3).map(|_| block::on(&owner, 300).start()).collect();
+        let blocked: Vec<_> = (0..3).map(|_| block::on(&owner, 1).start()).collect();
         eventually("two wait for the thread", || {
             cluster.worker(1).snapshot().blocking_queue == 2
         })
         .await?;
+        GATES[1].open();
         for call in blocked {
             call.await?;
         }
@@ -629,7 +721,10 @@ mod snapshots {
         .await?;
         assert!(matches!(peer.snapshot().await, Err(Error::PeerLost { .. })));
         cluster.restart(2).await?;
-        let back = cluster.worker(0).wait_for_peer("worker2", PATIENCE).await?;
+        let back = cluster
+            .worker(0)
+            .wait_for_peer("worker2", TEST_TIMEOUT)
+            .await?;
         let snapshot = back.snapshot().await?;
         assert_eq!((&*snapshot.worker, snapshot.rank), ("worker2", 2));
         assert!(snapshot.incarnation > cluster.worker(0).snapshot().incarnation);
