@@ -1,4 +1,4 @@
-//! Building the tests of `farref` with faults that can be switched on.
+//! The test programs of `farref`, whose feature `mutations` is on in all tests of the main workspace.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 
-/// What cargo says of something that it has built; it says other things too.
+/// A line of cargo's output that names an executable; other lines have no such field.
 #[derive(Deserialize)]
 struct Built {
+    manifest_path: PathBuf,
     target: Target,
     executable: Option<PathBuf>,
 }
@@ -19,28 +20,19 @@ struct Target {
     name: String,
 }
 
-/// The programs that have the tests, by their names.
+/// Builds the programs, unless `cargo test` has, and returns their paths by their names.
+///
+/// With `--workspace`, cargo chooses the features that `cargo test --workspace` chooses. With `-p farref`, it would
+/// build the programs and what they depend on once more. Other packages have tests of these names,
+/// too, hence the comparison of manifests.
 pub(crate) fn build() -> anyhow::Result<BTreeMap<String, PathBuf>> {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let workspace = workspace.canonicalize().context("no main workspace")?;
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args([
-            "test",
-            "--no-run",
-            "--locked",
-            "--message-format",
-            "json-render-diagnostics",
-        ])
-        .args([
-            "-p",
-            "farref",
-            "--features",
-            "mutations",
-            "--test",
-            "laws",
-            "--test",
-            "processes",
-        ])
-        .current_dir(workspace)
+        .args(["test", "--no-run", "--locked", "--workspace"])
+        .args(["--message-format", "json-render-diagnostics"])
+        .args(["--test", "laws", "--test", "processes"])
+        .current_dir(&workspace)
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()
@@ -50,10 +42,12 @@ pub(crate) fn build() -> anyhow::Result<BTreeMap<String, PathBuf>> {
         "cannot build the tests of farref: {}",
         output.status
     );
+    let manifest = workspace.join("crates/farref/Cargo.toml");
     let lines = String::from_utf8(output.stdout)?;
     let built = lines.lines().filter_map(|line| {
         let built: Built = serde_json::from_str(line).ok()?;
-        Some((built.target.name, built.executable?))
+        let is_farrefs = built.manifest_path == manifest;
+        Some((built.target.name, built.executable?)).filter(|_| is_farrefs)
     });
     Ok(built.collect())
 }
