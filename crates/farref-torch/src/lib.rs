@@ -72,6 +72,8 @@ mod optim;
 mod pipe;
 mod python;
 mod rpc;
+#[cfg(test)]
+mod torch_python;
 mod transport;
 mod value;
 #[cfg(test)]

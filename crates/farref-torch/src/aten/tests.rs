@@ -10,6 +10,7 @@ use farref::ValueCodec;
 use farref::functions::Functions;
 use farref_autograd::Tensor;
 use farref_autograd::candle::{DType, Tensor as Plain};
+use farref_testkit::thorough;
 use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -18,6 +19,7 @@ use super::arguments::{Input, Number, Operand, Sizes};
 use super::{create, matrix, pointwise, reduce, shape, unary, views};
 use crate::rpc::JitValue;
 use crate::rpc::tensors::Dtype;
+use crate::torch_python;
 use crate::value::{Body, Form, PickleCodec, TensorData, TensorEntry, element_of};
 
 /// A tensor of a case.
@@ -351,25 +353,17 @@ fn operators_return_what_pytorch_returned() {
     assert!(count > 700, "only {count} cases");
 }
 
-/// AT-1, AT-2, AT-4. As for other tests with PyTorch, `FARREF_TORCH_PYTHON` names the interpreter that has it;
-/// `FARREF_TORCH_SEED` makes other cases.
+/// AT-1, AT-2, AT-4. `FARREF_TORCH_SEED` makes other cases.
 #[test]
 fn operators_return_what_pytorch_returns_for_random_arguments() {
-    let python = std::env::var("FARREF_TORCH_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let can_import = Command::new(&python).args(["-c", "import torch"]).output();
-    if !can_import.is_ok_and(|output| output.status.success()) {
-        let required = std::env::var_os("FARREF_REQUIRE_TORCH").is_some();
-        assert!(
-            !required,
-            "{python} cannot import torch; see FARREF_TORCH_PYTHON"
-        );
-        eprintln!("not tested: {python} cannot import torch; see FARREF_TORCH_PYTHON");
+    if torch_python::version().is_none() {
         return;
     }
     let seed = std::env::var("FARREF_TORCH_SEED").unwrap_or_else(|_| "1".to_owned());
+    let cases = if thorough() { 400 } else { 100 };
     let script = include_str!("../../vectors/aten/cases.py");
-    let output = Command::new(&python)
-        .args(["-W", "ignore", "-c", script, &seed, "400"])
+    let output = Command::new(torch_python::interpreter())
+        .args(["-W", "ignore", "-c", script, &seed, &cases.to_string()])
         .output()
         .unwrap();
     assert!(
@@ -377,7 +371,10 @@ fn operators_return_what_pytorch_returns_for_random_arguments() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert_eq!(check_all(std::str::from_utf8(&output.stdout).unwrap()), 400);
+    assert_eq!(
+        check_all(std::str::from_utf8(&output.stdout).unwrap()),
+        cases
+    );
 }
 
 fn input(elements: Vec<i64>, dims: &[usize]) -> Input {

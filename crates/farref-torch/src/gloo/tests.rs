@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use farref_testkit::TEST_TIMEOUT;
 use farref::{MemoryStore, Store};
+use farref_testkit::TEST_TIMEOUT;
 use proptest::prelude::*;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -206,7 +206,10 @@ async fn everybody_hears_from_everybody_in_groups_of_any_size() {
                     for turn in 0..3 {
                         // Lengths that differ, one of them 0, and one that is no multiple of two.
                         let object = |rank: usize| vec![rank as u8; rank * 1001 * (turn + 1)];
-                        let objects = gloo.all_gather_objects(&object(rank), TEST_TIMEOUT).await.unwrap();
+                        let objects = gloo
+                            .all_gather_objects(&object(rank), TEST_TIMEOUT)
+                            .await
+                            .unwrap();
                         let expected: Vec<_> = (0..usize::from(world)).map(object).collect();
                         assert_eq!(objects, expected);
                         gloo.barrier(TEST_TIMEOUT).await.unwrap();
@@ -214,9 +217,7 @@ async fn everybody_hears_from_everybody_in_groups_of_any_size() {
                     let block = vec![rank as u8; 700_000];
                     let blocks = gloo.all_gather(&block, TEST_TIMEOUT).await.unwrap();
                     for (rank, block) in blocks.iter().enumerate() {
-                        assert!(
-                            block.len() == 700_000 && block.iter().all(|byte| *byte == rank as u8)
-                        );
+                        assert!(*block == vec![rank as u8; 700_000]);
                     }
                     gloo.barrier(TEST_TIMEOUT).await.unwrap();
                     gloo.close().await;
@@ -266,7 +267,9 @@ async fn the_messages_are_those_of_pytorch() {
         let mut ranks = JoinSet::new();
         for (rank, mut gloo) in group(dialect, 3).await.into_iter().enumerate() {
             ranks.spawn(async move {
-                gloo.all_gather_objects(&object(rank), TEST_TIMEOUT).await.unwrap();
+                gloo.all_gather_objects(&object(rank), TEST_TIMEOUT)
+                    .await
+                    .unwrap();
                 gloo.barrier(TEST_TIMEOUT).await.unwrap();
                 (rank, gloo)
             });

@@ -735,8 +735,11 @@ async fn all_are_waited_for_and_how_they_meet_is_known_then() {
             let client = TcpStoreClient::connect_as(dialect, "127.0.0.1", port, TEST_TIMEOUT);
             client.await.unwrap().arrive().await.unwrap();
         };
-        let (host, other, ()) =
-            tokio::join!(arrive(&host, 3, TEST_TIMEOUT), arrive(&other, 3, TEST_TIMEOUT), torch);
+        let (host, other, ()) = tokio::join!(
+            arrive(&host, 3, TEST_TIMEOUT),
+            arrive(&other, 3, TEST_TIMEOUT),
+            torch
+        );
         assert_eq!((host.unwrap(), other.unwrap()), (dialect, dialect));
     }
     let server = StoreServer::bind("127.0.0.1:0").await.unwrap();

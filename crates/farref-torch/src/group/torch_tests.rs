@@ -1,7 +1,4 @@
 //! The store and Gloo against PyTorch itself.
-//!
-//! `FARREF_TORCH_PYTHON` names the interpreter that has PyTorch (`python3` if it is not set). Without one,
-//! these tests say so and pass, unless `FARREF_REQUIRE_TORCH` is set.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,6 +11,7 @@ use tokio::task::JoinSet;
 
 use super::{GroupStore, Place, arrive};
 use crate::gloo::GlooDialect;
+use crate::torch_python::{interpreter, version};
 
 /// A Python process with PyTorch that is told things and says things, a line at a time.
 struct Torch {
@@ -23,38 +21,8 @@ struct Torch {
 }
 
 impl Torch {
-    fn interpreter() -> String {
-        std::env::var("FARREF_TORCH_PYTHON").unwrap_or_else(|_| "python3".to_owned())
-    }
-
-    /// Which PyTorch there is.
-    fn version() -> Option<String> {
-        let mut command = Command::new(Self::interpreter());
-        command.args([
-            "-c",
-            "import torch.distributed.rpc; print(torch.__version__)",
-        ]);
-        let output = command
-            .output()
-            .ok()
-            .filter(|output| output.status.success());
-        if let Some(output) = output {
-            return Some(String::from_utf8(output.stdout).unwrap());
-        }
-        let python = Self::interpreter();
-        let required = std::env::var_os("FARREF_REQUIRE_TORCH").is_some();
-        assert!(
-            !required,
-            "{python} cannot import torch.distributed.rpc; see FARREF_TORCH_PYTHON"
-        );
-        eprintln!(
-            "not tested: {python} cannot import torch.distributed.rpc; see FARREF_TORCH_PYTHON"
-        );
-        None
-    }
-
     fn start(script: &str, arguments: &[String]) -> Self {
-        let mut process = Command::new(Self::interpreter())
+        let mut process = Command::new(interpreter())
             .args(["-W", "ignore", "-c", script])
             .args(arguments)
             .stdin(Stdio::piped())
@@ -115,7 +83,7 @@ for line in sys.stdin:
 
 #[tokio::test]
 async fn a_store_that_pytorch_hosts_can_be_used() {
-    let Some(version) = Torch::version() else {
+    let Some(version) = version() else {
         return;
     };
     let mut torch = Torch::start(HOST, &[]);
@@ -123,11 +91,8 @@ async fn a_store_that_pytorch_hosts_can_be_used() {
     let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT)
         .await
         .unwrap();
-    assert_eq!(client.dialect(), dialect_of(&version));
-    assert_eq!(
-        client.clients_dialect().await.unwrap(),
-        dialect_of(&version)
-    );
+    assert_eq!(client.dialect(), dialect_of(version));
+    assert_eq!(client.clients_dialect().await.unwrap(), dialect_of(version));
 
     client.set("k", b"v").await.unwrap();
     assert_eq!(torch.ask("store.get('k')"), "b'v'");
@@ -294,10 +259,10 @@ async fn static_group(world: u16, ours: &[u16], dialect: GlooDialect) {
 
 #[tokio::test]
 async fn a_static_group_of_pytorch_is_entered() {
-    let Some(version) = Torch::version() else {
+    let Some(version) = version() else {
         return;
     };
-    let dialect = GlooDialect::from(dialect_of(&version));
+    let dialect = GlooDialect::from(dialect_of(version));
     // In the middle, and as the host with another of our kind.
     let mut groups = vec![(3, &[1][..]), (4, &[0, 2])];
     if std::env::var_os("FARREF_TORCH_PLANS").is_some_and(|which| which == "all") {

@@ -69,7 +69,9 @@ async fn assert_both_there(a: &Worker, b: &Worker) {
 }
 
 async fn end(a: Worker, b: Worker) {
-    let ended = timeout(TEST_TIMEOUT, async { tokio::join!(a.shutdown(), b.shutdown()) });
+    let ended = timeout(TEST_TIMEOUT, async {
+        tokio::join!(a.shutdown(), b.shutdown())
+    });
     let (a, b) = ended.await.expect("no hanging");
     a.and(b).expect("a graceful end");
 }
@@ -105,7 +107,9 @@ pub(in crate::agent) fn call(udf: &[u8]) -> Outgoing<Part> {
 /// Asks something, and returns the answer.
 pub(in crate::agent) async fn ask(pipe: &mut (PipeSender, PipeReceiver), udf: &[u8]) -> Incoming {
     pipe.0.send(&[call(udf)]).await.expect("sent");
-    let answer = timeout(TEST_TIMEOUT, pipe.1.next()).await.expect("no hanging");
+    let answer = timeout(TEST_TIMEOUT, pipe.1.next())
+        .await
+        .expect("no hanging");
     answer.expect("a pipe").expect("an answer")
 }
 
@@ -164,7 +168,9 @@ async fn in_4_strangers_push_each_other_out() {
     for _ in 0..most + 10 {
         silent.push(pipe(&address, "nobody").await);
     }
-    let first = timeout(TEST_TIMEOUT, silent[0].1.next()).await.expect("no hanging");
+    let first = timeout(TEST_TIMEOUT, silent[0].1.next())
+        .await
+        .expect("no hanging");
     assert!(!matches!(first, Ok(Some(_))), "the oldest is closed");
     assert_both_there(&a, &b).await;
     drop(silent);
@@ -267,7 +273,9 @@ async fn in_5_a_stranger_sends_nothing_large() {
     });
     // It may have been closed before all was written.
     drop(stranger.0.send(&[call(&udf)]).await);
-    let answer = timeout(TEST_TIMEOUT, stranger.1.next()).await.expect("no hanging");
+    let answer = timeout(TEST_TIMEOUT, stranger.1.next())
+        .await
+        .expect("no hanging");
     assert!(!matches!(answer, Ok(Some(_))), "it is closed, and not read");
     let b = timeout(TEST_TIMEOUT, member("b", 1).join()).await;
     let b = b.expect("no hanging").expect("joined");

@@ -86,7 +86,9 @@ async fn a_peer_that_is_cut_off_has_no_place_though_it_does_not_read() {
         };
         let shared = stage.agent.shared();
         let begun = eventually("it is answered", || {
-            shared.link_by_name("python").is_some_and(|link| is_begun(&link))
+            shared
+                .link_by_name("python")
+                .is_some_and(|link| is_begun(&link))
         });
         begun.await.expect("it is answered");
         let _other = stranger(&stage).await.expect("the other place");
@@ -100,7 +102,9 @@ async fn a_peer_that_is_cut_off_has_no_place_though_it_does_not_read() {
                 python.send_all(&stage, &[message]).await;
             }
         }
-        let room = eventually_async("a place is free", async || Ok(stranger(&stage).await.is_some()));
+        let room = eventually_async("a place is free", async || {
+            Ok(stranger(&stage).await.is_some())
+        });
         let room = room.await;
         assert!(room.is_ok(), "it keeps its place, frames: {breaks_frames}");
         stage.worker.crash().await;

@@ -299,7 +299,9 @@ async fn gradients_that_are_too_large_fail_their_pass_only() {
         .unwrap()
         .into();
     let backward = context.backward(&[&loss]);
-    let failed = timeout(TEST_TIMEOUT, backward).await.expect("it is known at once");
+    let failed = timeout(TEST_TIMEOUT, backward)
+        .await
+        .expect("it is known at once");
     let error = failed.expect_err("they do not fit").to_string();
     assert!(error.contains("limit"), "{error}");
     stage.worker.crash().await;

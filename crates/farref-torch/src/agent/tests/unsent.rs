@@ -125,7 +125,10 @@ async fn creations_that_are_confirmed_do_not_count() {
             creation.answer(&Message::RemoteRet { rref, fork });
         }
         for made in &made {
-            timeout(TEST_TIMEOUT, made.confirmed()).await.unwrap().unwrap();
+            timeout(TEST_TIMEOUT, made.confirmed())
+                .await
+                .unwrap()
+                .unwrap();
         }
         kept.extend(made);
     }
@@ -151,7 +154,9 @@ async fn a_tensor_whose_bytes_are_not_to_be_had_is_an_error_of_its_call_only() {
         if number != 2 {
             answer_call(python).await;
         }
-        let outcome = timeout(TEST_TIMEOUT, call).await.expect("it is known at once");
+        let outcome = timeout(TEST_TIMEOUT, call)
+            .await
+            .expect("it is known at once");
         assert_eq!(outcome.is_err(), number == 2, "{number}: {outcome:?}");
     }
     stage.worker.crash().await;

@@ -83,7 +83,9 @@ async fn hang<T>(future: impl Future<Output = T>) -> T {
 
 /// Waits until something is so.
 async fn until(is_so: impl FnMut() -> bool) {
-    eventually("what is waited for", is_so).await.expect("it happens");
+    eventually("what is waited for", is_so)
+        .await
+        .expect("it happens");
 }
 
 /// Waits until a listener has nothing left of the peers that were there.

@@ -62,7 +62,11 @@ async fn speed_of_round_trips() {
     round_trips(
         "large tensors",
         3,
-        message(1, pattern(200, 0), vec![pattern(if thorough() { 64 << 20 } else { 4 << 20 }, 0)]),
+        message(
+            1,
+            pattern(200, 0),
+            vec![pattern(if thorough() { 64 << 20 } else { 4 << 20 }, 0)],
+        ),
     )
     .await;
 }
