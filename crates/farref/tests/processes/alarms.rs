@@ -2,12 +2,11 @@
 
 use anyhow::ensure;
 use farref::Worker;
+use farref_testkit::{TEST_TIMEOUT, free_port, run_test};
 
 use crate::functions::add;
-use crate::group::free_port;
-use crate::launch::{self, Launch, Launched};
-use crate::worker::PATIENCE;
-use crate::{Options, Tests};
+use crate::launch::{Launch, Launched};
+use crate::{Options, Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -17,7 +16,9 @@ pub(crate) fn tests() -> Tests {
 }
 
 /// How often each is tried: what is looked for are races.
-const ROUNDS: u32 = 6;
+fn rounds() -> u32 {
+    amount(2, 6)
+}
 
 /// A worker that complains of nothing but what is of at least level `warn`, and of refused connections.
 fn start(
@@ -40,8 +41,11 @@ fn start(
 
 async fn ended_without_a_word(process: Launched) -> anyhow::Result<()> {
     let (status, complaints) = process.ended().await?;
+    // On a busy machine a runtime may have no processor for seconds, which is logged.
+    let mut lines = complaints.lines();
+    let has_complaints = lines.any(|line| !line.contains("tokio runtime from"));
     ensure!(
-        status.success() && complaints.is_empty(),
+        status.success() && !has_complaints,
         "{status}: {complaints}"
     );
     Ok(())
@@ -50,13 +54,13 @@ async fn ended_without_a_word(process: Launched) -> anyhow::Result<()> {
 /// S1: all have talked to all, and end together.
 fn clean_shutdown() -> anyhow::Result<()> {
     const SIZE: u32 = 5;
-    launch::run(async || {
+    run_test(async {
         let options = Options {
             calls_everyone: true,
             counts_refusals: true,
             ..Options::default()
         };
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds() {
             let at = format!("tcp://127.0.0.1:{}", free_port()?);
             let mut processes = Vec::new();
             for rank in 0..SIZE {
@@ -73,7 +77,7 @@ fn clean_shutdown() -> anyhow::Result<()> {
 
 /// S3: workers come, talk to all, and leave again.
 fn graceful_leave() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let stays = Options {
             counts_refusals: true,
             ..Options::default()
@@ -90,14 +94,14 @@ fn graceful_leave() -> anyhow::Result<()> {
         ];
         let me = Worker::builder("driver").rank(0).world_size(3);
         let me = stays.apply(me.rendezvous(&at)).join().await?;
-        for round in 0..ROUNDS {
+        for round in 0..rounds() {
             let guests = ["guest", "visitor"].map(|name| format!("{name}-{round}"));
             let guests = guests.map(|name| start(&leaves, &name, None, &at));
             for guest in guests {
                 ended_without_a_word(guest?).await?;
             }
             for name in ["a", "b"] {
-                ensure!(add::on(&me.wait_for_peer(name, PATIENCE).await?, 1, 2).await? == 3);
+                ensure!(add::on(&me.wait_for_peer(name, TEST_TIMEOUT).await?, 1, 2).await? == 3);
             }
         }
         me.shutdown().await?;

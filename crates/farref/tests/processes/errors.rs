@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{ConfigError, Error, MemberState, RendezvousError, Result, StoreError, Worker};
+use farref_testkit::{eventually_async, free_port, run_test};
 
 use crate::Tests;
 use crate::functions::{
     Closed, Probe, ProbeRRef, add, add_on, enter, enter_through, fail, hold, panic_with,
     until_waiting, wait_at,
 };
-use crate::group::{Options, free_port, run};
+use crate::group::{Options, run};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -48,11 +49,7 @@ fn expect<T: std::fmt::Debug>(
 }
 
 fn calls() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 600_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let a = group.peer("a")?;
         expect(
             "a function that fails",
@@ -150,11 +147,7 @@ fn permissions() -> anyhow::Result<()> {
 }
 
 fn references() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 600_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let probe = Probe::new_on(&a, 1).remote();
         expect(
@@ -196,9 +189,7 @@ fn references() -> anyhow::Result<()> {
         other.shutdown().await?;
 
         group.kill("a")?;
-        group
-            .eventually("its death is known", async || Ok(!a.is_alive()))
-            .await?;
+        eventually_async("its death is known", async || Ok(!a.is_alive())).await?;
         expect(
             "using a value that died with its owner",
             probe.value().await,
@@ -225,7 +216,7 @@ fn references() -> anyhow::Result<()> {
 }
 
 fn joining() -> anyhow::Result<()> {
-    crate::launch::run(async || {
+    run_test(async {
         expect(
             "a worker that does not know where to go",
             Worker::builder("a").join().await,

@@ -1,21 +1,22 @@
-//! Groups of processes that meet in etcd: a real one, Debian's, which is killed and started again. Without one the
-//! tests say so and pass, unless `FARREF_REQUIRE_ETCD` is set.
+//! Groups of processes that meet in etcd: a real one, Debian's, which is killed and started again.
+//! Without one the tests are left out, unless `FARREF_REQUIRE_ETCD` is set.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Error, RendezvousError, Store as _, StoreError, Worker, WorkerBuilder};
 use farref_rendezvous::EtcdStore;
-use rustix::process::{Pid, Signal, kill_process};
+use farref_testkit::{
+    Process, Requirement, Scratch, TEST_TIMEOUT, eventually_async, free_port, run_test, within,
+};
 
+use crate::Tests;
 use crate::functions::add;
-use crate::group::{Options, free_port};
-use crate::launch::{self, Launch, Launched};
+use crate::group::Options;
+use crate::launch::{Launch, Launched};
 use crate::rendezvous::work_and_end;
-use crate::worker::PATIENCE;
-use crate::{Scratch, Tests};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -55,21 +56,30 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-/// An etcd of a test's own, a cluster of one member or more. Killed when dropped.
+const ETCD: Requirement = Requirement {
+    needed: "etcd (Debian: etcd-server)",
+    variable: "FARREF_REQUIRE_ETCD",
+};
+
+/// An etcd of a test, a cluster of one member or more. Killed when dropped.
 struct Etcd {
     members: Vec<Member>,
     scratch: Scratch,
 }
 
 struct Member {
-    child: Child,
+    process: Process,
     port: u16,
     peer_port: u16,
 }
 
 impl Etcd {
-    /// None where none is installed, and need not be.
+    /// None if etcd is not installed.
     fn start(size: usize) -> anyhow::Result<Option<Self>> {
+        let missing = Command::new("etcd").arg("--version").output().err();
+        if !ETCD.is_met(missing.map(|error| error.to_string()).as_deref())? {
+            return Ok(None);
+        }
         let scratch = Scratch::new()?;
         let mut ports = Vec::new();
         for _ in 0..size {
@@ -78,21 +88,12 @@ impl Etcd {
         let cluster = cluster(ports.iter().map(|(_, peer_port)| *peer_port));
         let mut members = Vec::new();
         for (number, (port, peer_port)) in ports.into_iter().enumerate() {
-            match start_etcd(&scratch, number, port, &cluster) {
-                Ok(child) => members.push(Member {
-                    child,
-                    port,
-                    peer_port,
-                }),
-                Err(error) if std::env::var_os("FARREF_REQUIRE_ETCD").is_none() => {
-                    eprintln!("left out, there is no etcd (Debian: etcd-server): {error}");
-                    return Ok(None);
-                }
-                Err(error) => {
-                    return Err(error)
-                        .context("FARREF_REQUIRE_ETCD is set, and etcd does not start");
-                }
-            }
+            let process = start_etcd(&scratch, number, port, &cluster)?;
+            members.push(Member {
+                process,
+                port,
+                peer_port,
+            });
         }
         Ok(Some(Self { members, scratch }))
     }
@@ -107,45 +108,32 @@ impl Etcd {
         format!("etcd://{}/{prefix}?ttl={ttl}", endpoints.join(","))
     }
 
-    /// A place where a lease runs out soon.
+    /// A place where a lease runs out soon, but not if a busy machine keeps it from being renewed for
+    /// a while.
     fn place(&self, prefix: &str) -> String {
-        self.place_for(prefix, 2)
+        self.place_for(prefix, 6)
     }
 
     fn kill(&mut self) -> anyhow::Result<()> {
-        for member in &mut self.members {
-            member.child.kill()?;
-            member.child.wait()?;
-        }
-        Ok(())
+        let mut members = self.members.iter_mut();
+        members.try_for_each(|member| member.process.kill())
     }
 
     fn start_again(&mut self) -> anyhow::Result<()> {
         let cluster = cluster(self.members.iter().map(|member| member.peer_port));
         for (number, member) in self.members.iter_mut().enumerate() {
-            member.child = start_etcd(&self.scratch, number, member.port, &cluster)?;
+            member.process = start_etcd(&self.scratch, number, member.port, &cluster)?;
         }
         Ok(())
     }
 
     /// SIGSTOP: its connections are there, and nobody answers.
     fn stop_first(&self) -> anyhow::Result<()> {
-        let first = self.members.first().context("no member")?;
-        let pid = Pid::from_raw(first.child.id().try_into()?).context("no process id")?;
-        Ok(kill_process(pid, Signal::STOP)?)
+        self.members.first().context("no member")?.process.stop()
     }
 }
 
-impl Drop for Etcd {
-    fn drop(&mut self) {
-        for member in &mut self.members {
-            let _ = member.child.kill();
-            let _ = member.child.wait();
-        }
-    }
-}
-
-/// Where the members of a cluster reach each other, in its own words.
+/// Where the members of a cluster reach each other, in etcd's notation.
 fn cluster(peer_ports: impl Iterator<Item = u16>) -> Vec<String> {
     let of = |(number, port)| format!("member{number}=http://127.0.0.1:{port}");
     peer_ports.enumerate().map(of).collect()
@@ -156,10 +144,11 @@ fn start_etcd(
     number: usize,
     port: u16,
     cluster: &[String],
-) -> std::io::Result<Child> {
+) -> anyhow::Result<Process> {
     let client = format!("http://127.0.0.1:{port}");
     let (name, peer) = cluster[number].split_once('=').unwrap_or_default();
-    Command::new("etcd")
+    let mut command = Command::new("etcd");
+    command
         .args(["--name", name])
         .args(["--data-dir", &scratch.file(name)])
         .args(["--listen-client-urls", &client])
@@ -167,11 +156,12 @@ fn start_etcd(
         .args(["--listen-peer-urls", peer])
         .args(["--initial-advertise-peer-urls", peer])
         .args(["--initial-cluster", &cluster.join(",")])
+        // A busy machine or a slow disk is not to depose a leader.
+        .args(["--heartbeat-interval", "500", "--election-timeout", "5000"])
         .args(["--log-level", "error"])
-        .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
+        .stderr(Stdio::null());
+    Process::start(name, &mut command)
 }
 
 /// Runs a test with a cluster of this size, if there is an etcd.
@@ -179,10 +169,10 @@ fn with_cluster(
     size: usize,
     test: impl AsyncFnOnce(&mut Etcd) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let Some(mut etcd) = Etcd::start(size)? else {
-        return Ok(());
-    };
-    launch::run(async || test(&mut etcd).await)
+    match Etcd::start(size)? {
+        Some(mut etcd) => run_test(test(&mut etcd)),
+        None => Ok(()),
+    }
 }
 
 fn with_etcd(test: impl AsyncFnOnce(&mut Etcd) -> anyhow::Result<()>) -> anyhow::Result<()> {
@@ -255,12 +245,12 @@ fn rank_0_dies() -> anyhow::Result<()> {
         let (a, me, b) = group_of_three(&at).await?;
         let first = me.peer("a")?;
         a.kill()?;
-        tokio::time::timeout(PATIENCE, first.gone()).await??;
+        within("the death of `a`", first.gone()).await??;
         let newcomer = start(&at, "newcomer", None)?;
-        me.wait_for_peer("newcomer", PATIENCE).await?;
+        me.wait_for_peer("newcomer", TEST_TIMEOUT).await?;
         // The next life of the one that died, too.
         let again = start(&at, "a", Some(0))?;
-        let first = me.wait_for_peer("a", PATIENCE).await?;
+        let first = me.wait_for_peer("a", TEST_TIMEOUT).await?;
         ensure!(add::on(&first, 1, 2).await? == 3);
         work_and_end_well(&me, ["newcomer", "b"], [b, newcomer, again]).await
     })
@@ -303,7 +293,7 @@ fn etcd_dies() -> anyhow::Result<()> {
         let newcomer = start(&at, "newcomer", None)?;
         ensure!(add::on(&me.peer("b")?, 1, 2).await? == 3);
         etcd.start_again()?;
-        me.wait_for_peer("newcomer", PATIENCE).await?;
+        me.wait_for_peer("newcomer", TEST_TIMEOUT).await?;
         work_and_end_well(&me, ["a", "newcomer"], [a, b, newcomer]).await
     })
 }
@@ -311,21 +301,22 @@ fn etcd_dies() -> anyhow::Result<()> {
 /// One of three members of the cluster hangs, with all that are connected to it.
 fn a_member_hangs() -> anyhow::Result<()> {
     with_cluster(3, async |etcd| {
-        let at = etcd.place_for("group", 5);
+        let at = etcd.place_for("group", 10);
         let (a, me, b) = group_of_three(&at).await?;
         etcd.stop_first()?;
         let second = me.peer("b")?;
         b.kill()?;
-        tokio::time::timeout(PATIENCE, second.gone()).await??;
+        within("the death of `b`", second.gone()).await??;
         // When the lease of who was killed has run out, so have all that were not kept meanwhile.
-        let seen = EtcdStore::look(&at.parse()?, PATIENCE).await?;
-        while seen.try_get("farref/latest/2").await?.is_some() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let seen = EtcdStore::look(&at.parse()?, TEST_TIMEOUT).await?;
+        eventually_async("the lease runs out", async || {
+            Ok(seen.try_get("farref/latest/2").await?.is_none())
+        })
+        .await?;
         let newcomer = start(&at, "newcomer", None)?;
-        me.wait_for_peer("newcomer", PATIENCE).await?;
+        me.wait_for_peer("newcomer", TEST_TIMEOUT).await?;
         let again = start(&at, "b", Some(2))?;
-        me.wait_for_peer("b", PATIENCE).await?;
+        me.wait_for_peer("b", TEST_TIMEOUT).await?;
         work_and_end_well(&me, ["a", "b"], [a, newcomer, again]).await
     })
 }
@@ -350,11 +341,11 @@ fn a_store_is_used_again() -> anyhow::Result<()> {
     with_etcd(async |etcd| {
         let at = etcd.place_for("group", 600);
         let me = join(&at, 0, 1).await?;
-        let store = Arc::new(EtcdStore::open(&at.parse()?, PATIENCE).await?);
+        let store = Arc::new(EtcdStore::open(&at.parse()?, TEST_TIMEOUT).await?);
         let with_store = |me: WorkerBuilder| {
             let me = Options::default().apply(me).store(store.clone());
             // Who begins anew for as long as that is not waited for.
-            me.join_timeout(PATIENCE * 10).join()
+            me.join_timeout(TEST_TIMEOUT * 10).join()
         };
         let other = Worker::builder("other");
         let error = refused(with_store(other.rank(0).world_size(2)).await)?;
@@ -405,12 +396,15 @@ fn wrong_password() -> anyhow::Result<()> {
 /// Asks etcd for something, until it is there to answer.
 async fn post(port: u16, path: &str, body: &str) -> anyhow::Result<()> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mut stream = loop {
-        match tokio::net::TcpStream::connect(("127.0.0.1", port)).await {
-            Ok(stream) => break stream,
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-        }
-    };
+    use tokio::net::TcpStream;
+
+    let mut connected = None;
+    eventually_async("etcd listens", async || {
+        connected = TcpStream::connect(("127.0.0.1", port)).await.ok();
+        Ok(connected.is_some())
+    })
+    .await?;
+    let mut stream = connected.context("not connected")?;
     let length = body.len();
     let request = format!(
         "POST {path} HTTP/1.1\r\nHost: etcd\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use farref::{Error, Peer, Result};
+use farref_testkit::{Scratch, TEST_TIMEOUT, eventually_async, free_port, run_test};
 
+use crate::Tests;
 use crate::functions::{
     Probe, ProbeRRef, add, add_on, hand_on, hold, open, pid, probes, release, until_waiting,
     use_held, wait_at, wait_at_other, write_what_comes,
 };
-use crate::group::{Group, Options, run};
+use crate::group::{Group, Options, SILENT_MS, run};
 use crate::launch::Launch;
-use crate::worker::{EVICTED, PATIENCE};
-use crate::{Scratch, Tests};
+use crate::worker::EVICTED;
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -43,9 +44,6 @@ pub(crate) fn tests() -> Tests {
         ("f3_an_old_life_that_wakes_harms_nobody", old_life_wakes),
     ]
 }
-
-/// Long enough that nobody is declared dead for being silent while a test lasts.
-const NEVER: u64 = 600_000;
 
 /// Waits at a gate of that worker, and returns when it does.
 async fn waiting(peer: &Peer, gate: &str) -> anyhow::Result<farref::Pending<()>> {
@@ -88,7 +86,6 @@ fn ensure_told_of_loss<T: std::fmt::Debug>(outcome: Result<T>, owner: &str) -> a
 /// F1: nothing but the refused connection can have told, with time-outs as long as these.
 fn killed_is_noticed(unix_sockets: bool) -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: NEVER,
         unix_sockets,
         ..Options::default()
     };
@@ -117,7 +114,7 @@ fn killed_is_noticed(unix_sockets: bool) -> anyhow::Result<()> {
 /// F1, F2: and it learns of it as soon as it wakes.
 fn silent_is_dead() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 3_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -154,11 +151,7 @@ fn silent_is_dead() -> anyhow::Result<()> {
 
 /// F1: stopped for longer than a connection may stand still, but not for as long as a peer may.
 fn short_silence() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 20_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let before = pid::on(&a).await?;
         ensure!(add_on::on(&b, "a".into(), 1, 2).await? == 3);
@@ -194,11 +187,7 @@ fn short_silence() -> anyhow::Result<()> {
 
 /// F2
 fn owner_dies() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let probe = Probe::new_on(&a, 7).remote();
         hold::on(&b, "k".into(), probe.clone()).await?;
@@ -224,11 +213,7 @@ fn owner_dies() -> anyhow::Result<()> {
 
 /// F2, R2
 fn holder_dies() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b", "c"], async |group| {
+    run(Options::default(), &["a", "b", "c"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         for n in 0..20 {
             let far = Probe::new_on(&a, n).remote();
@@ -244,15 +229,12 @@ fn holder_dies() -> anyhow::Result<()> {
         ensure!(probes::on(&a).await? == 21);
         ensure!(probes::on(&group.me.me()).await? >= 20);
         group.kill("b")?;
-        group
-            .eventually("freed on a", async || Ok(probes::on(&a).await? == 1))
-            .await?;
-        group
-            .eventually("freed here", async || {
-                let owned = group.me.references();
-                Ok(owned.0.iter().all(|reference| reference.owner != "driver"))
-            })
-            .await?;
+        eventually_async("freed on a", async || Ok(probes::on(&a).await? == 1)).await?;
+        eventually_async("freed here", async || {
+            let owned = group.me.references();
+            Ok(owned.0.iter().all(|reference| reference.owner != "driver"))
+        })
+        .await?;
         ensure!(kept.value().await? == 99);
         Ok(())
     })
@@ -260,11 +242,7 @@ fn holder_dies() -> anyhow::Result<()> {
 
 /// F2
 fn middle_dies() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b", "c"], async |group| {
+    run(Options::default(), &["a", "b", "c"], async |group| {
         let (a, b, c) = (group.peer("a")?, group.peer("b")?, group.peer("c")?);
         let probe = Probe::new_on(&a, 3).remote();
         hand_on::on(&b, "c".into(), "k".into(), probe).await?;
@@ -279,20 +257,15 @@ fn middle_dies() -> anyhow::Result<()> {
         ensure!(use_held::on(&c, "k".into()).await? == 3);
         ensure!(probes::on(&a).await? == 1);
         ensure!(release::on(&c, "k".into()).await?);
-        group
-            .eventually("freed", async || Ok(probes::on(&a).await? == 0))
-            .await
+        eventually_async("freed", async || Ok(probes::on(&a).await? == 0)).await
     })
 }
 
 /// F2: rank 0 hosts the store and is the leader; the others need neither.
 fn host_dies() -> anyhow::Result<()> {
-    crate::launch::run(async || {
-        let options = Options {
-            peer_timeout_ms: NEVER,
-            ..Options::default()
-        };
-        let rendezvous = format!("tcp://127.0.0.1:{}", crate::group::free_port()?);
+    run_test(async {
+        let options = Options::default();
+        let rendezvous = format!("tcp://127.0.0.1:{}", free_port()?);
         let member = |name: &str, rank: u32| -> anyhow::Result<_> {
             Launch::new(&options)?
                 .env("FARREF_NAME", name)
@@ -332,11 +305,7 @@ fn host_dies() -> anyhow::Result<()> {
 
 /// F3
 fn comes_back() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (old_handle, b) = (group.peer("a")?, group.peer("b")?);
         let mut lives = vec![pid::on(&old_handle).await?];
         for _ in 0..4 {
@@ -346,7 +315,7 @@ fn comes_back() -> anyhow::Result<()> {
             group.kill("a")?;
             ensure_lost(pending.await, "a", "wait_at")?;
             group.restart("a").await?;
-            let new_handle = group.me.wait_for_peer("a", PATIENCE).await?;
+            let new_handle = group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
 
             let life = pid::on(&new_handle).await?;
             ensure!(!lives.contains(&life), "an old life answered");
@@ -367,15 +336,14 @@ fn comes_back() -> anyhow::Result<()> {
 /// `a` and `b` have both met the present life of the other.
 async fn reach_each_other(group: &Group, b: &Peer) -> anyhow::Result<()> {
     // What `b` knows of `a` is its own business; it may learn of the new life a moment later.
-    group
-        .eventually("b reaches a", async || {
-            match add_on::on(b, "a".into(), 1, 2).await {
-                Ok(sum) => Ok(sum == 3),
-                Err(Error::Remote(error)) if error.message().contains("was lost") => Ok(false),
-                Err(error) => Err(error.into()),
-            }
-        })
-        .await?;
+    eventually_async("b reaches a", async || {
+        match add_on::on(b, "a".into(), 1, 2).await {
+            Ok(sum) => Ok(sum == 3),
+            Err(Error::Remote(error)) if error.message().contains("was lost") => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .await?;
     ensure!(add_on::on(&group.peer("a")?, "b".into(), 1, 2).await? == 3);
     Ok(())
 }
@@ -383,7 +351,6 @@ async fn reach_each_other(group: &Group, b: &Peer) -> anyhow::Result<()> {
 /// F3: the new life is there before anybody has noticed that the old one is not.
 fn new_life_ends_old() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: NEVER,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -399,7 +366,7 @@ fn new_life_ends_old() -> anyhow::Result<()> {
 
         ensure_lost(pending.await, "a", "wait_at")?;
         ensure_owner_lost(probe.value().await, "a")?;
-        let new = group.me.wait_for_peer("a", PATIENCE).await?;
+        let new = group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
         ensure!(pid::on(&new).await? != before);
         reach_each_other(group, &b).await?;
         ensure_told_of_loss(use_held::on(&b, "k".into()).await, "a")?;
@@ -417,7 +384,7 @@ fn new_life_ends_old() -> anyhow::Result<()> {
 /// F3: frames that an old life has in its queues, and calls it still makes, reach nobody.
 fn old_life_wakes() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 3_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -433,7 +400,7 @@ fn old_life_wakes() -> anyhow::Result<()> {
         ensure_lost(pending.await, "a", "wait_at")?;
         // Answers that nobody takes wait in the sockets of the one that is stopped.
         let next = Launch::again(group, "a", a.rank())?.start("a")?;
-        let new = group.me.wait_for_peer("a", PATIENCE).await?;
+        let new = group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
         let life = pid::on(&new).await?;
         ensure!(life != before);
         let probe = Probe::new_on(&new, 4).remote();

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use farref::{RRef, Worker};
+use farref_testkit::TEST_TIMEOUT;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-use crate::worker::PATIENCE;
 
 /// References that a worker was told to keep.
 static HELD: Mutex<BTreeMap<String, RRef<Probe>>> = Mutex::new(BTreeMap::new());
@@ -293,7 +292,7 @@ pub(crate) async fn add_on(to: String, a: i64, b: i64) -> farref::Result<i64> {
 #[farref::remote]
 pub(crate) async fn until_known(name: String) -> farref::Result<()> {
     let me = Worker::current().ok_or_else(no_worker)?;
-    me.wait_for_peer(&name, PATIENCE).await.map(drop)
+    me.wait_for_peer(&name, TEST_TIMEOUT).await.map(drop)
 }
 
 /// Calls every member of the group at once, and says how many answered rightly.
@@ -317,7 +316,8 @@ pub(crate) async fn call_everyone() -> farref::Result<u32> {
 pub(crate) async fn share_with(to: String, value: u64) -> farref::Result<u64> {
     let me = Worker::current().ok_or_else(no_worker)?;
     let neighbour = me.peer(&to)?;
-    let key = format!("of {}", me.name());
+    // Tests that run at once have one process for their drivers.
+    let key = format!("of process {}, {}", std::process::id(), me.name());
     hold::on(
         &neighbour,
         key.clone(),

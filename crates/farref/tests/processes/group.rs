@@ -1,19 +1,31 @@
 //! Starting, killing, stopping and ending groups of processes.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-use farref::{Peer, PeerSnapshot, Worker, WorkerBuilder};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use anyhow::{Context as _, ensure};
+use farref::{Peer, PeerSnapshot, Tls, Worker, WorkerBuilder};
+use farref_testkit::{Process, Proxy, TEST_TIMEOUT, free_port, run_test};
 use serde::{Deserialize, Serialize};
 
-use crate::certificates;
-use crate::proxy::Route;
-use crate::worker::{EVICTED, PATIENCE, ROLE};
+use crate::worker::{EVICTED, ROLE};
+
+/// A time limit that no test reaches.
+pub(crate) const NEVER_MS: u64 = 600_000;
+
+/// How long a worker may be silent in tests about silence: longer than a busy machine makes one that
+/// is not stopped.
+pub(crate) const SILENT_MS: u64 = 10_000;
+
+/// Where a worker listens, and the port that it tells the others.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Route {
+    listen: u16,
+    advertise: u16,
+}
 
 /// How the workers of a test are set up; travels to their processes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,7 +39,7 @@ pub(crate) struct Options {
     pub(crate) join_timeout_ms: u64,
     pub(crate) shutdown_timeout_ms: u64,
     pub(crate) token: Option<String>,
-    /// The folder of an [`Authority`](crate::certificates::Authority), which has a certificate for each worker.
+    /// The folder of an [`Authority`](farref_testkit::Authority), which has a certificate for each worker.
     pub(crate) certificates: Option<PathBuf>,
     /// Whether it may talk to other hosts without encryption.
     pub(crate) insecure: bool,
@@ -55,21 +67,22 @@ pub(crate) struct Options {
     pub(crate) runtime_threads: usize,
     /// Who shares no memory with the others.
     pub(crate) keeps_memory: Vec<String>,
-    /// Whom the others reach through a [`Proxy`](crate::proxy::Proxy).
+    /// Workers that the others reach through a [`Proxy`].
     pub(crate) routes: BTreeMap<String, Route>,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
-            peer_timeout_ms: 30_000,
+            // Only a test of this limit has a lower one: a busy machine makes workers silent.
+            peer_timeout_ms: NEVER_MS,
             unix_sockets: true,
             leak_grace_ms: 500,
             fail_on_leaks: true,
             may_be_evicted: false,
             require_majority: false,
-            join_timeout_ms: 60_000,
-            shutdown_timeout_ms: PATIENCE.as_millis() as u64,
+            join_timeout_ms: TEST_TIMEOUT.as_millis() as u64,
+            shutdown_timeout_ms: TEST_TIMEOUT.as_millis() as u64,
             token: Some("of this test".to_owned()),
             certificates: None,
             insecure: false,
@@ -113,6 +126,7 @@ impl Options {
                 .authorize(move |call| call.caller() != caller || call.function() != function);
         }
         builder
+            .call_timeout(TEST_TIMEOUT)
             .join_timeout(Duration::from_millis(self.join_timeout_ms))
             .peer_timeout(Duration::from_millis(self.peer_timeout_ms))
             .unix_sockets(self.unix_sockets)
@@ -132,11 +146,7 @@ impl Options {
         let mut builder = builder.shared_memory(shares);
         if let Some(folder) = &self.certificates {
             let file = |end| folder.join(format!("{name}.{end}"));
-            builder = builder.tls(certificates::tls([
-                file("pem"),
-                file("key"),
-                folder.join("ca.pem"),
-            ]));
+            builder = builder.tls(tls([file("pem"), file("key"), folder.join("ca.pem")]));
         }
         match self.routes.get(name) {
             Some(route) => builder.port(route.listen).advertise_port(route.advertise),
@@ -151,12 +161,12 @@ pub(crate) struct Group {
     pub(crate) options: Options,
     pub(crate) port: u16,
     pub(crate) world_size: u32,
-    children: BTreeMap<String, Process>,
+    members: BTreeMap<String, Member>,
 }
 
-struct Process {
+struct Member {
     rank: u32,
-    child: Child,
+    process: Process,
     /// Whether the test has ended it on purpose.
     killed: bool,
 }
@@ -167,18 +177,35 @@ pub(crate) fn run(
     names: &[&str],
     test: impl AsyncFnOnce(&mut Group) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    runtime.block_on(async {
+    run_test(async {
         let mut group = Group::start(options, names).await?;
-        match tokio::time::timeout(PATIENCE, test(&mut group)).await {
-            Ok(Ok(())) => group.finish().await,
-            Ok(Err(error)) => Err(error),
-            Err(_) => bail!("the test hangs"),
-        }
+        test(&mut group).await?;
+        group.finish().await
     })
+}
+
+/// A proxy between all workers of these names, and options for a group whose links all pass it.
+pub(crate) fn proxied(names: &[&str]) -> anyhow::Result<(Proxy, Options)> {
+    let proxy = Proxy::new()?;
+    let mut routes = BTreeMap::new();
+    for name in names {
+        let listen = free_port()?;
+        let advertise = proxy
+            .add(SocketAddr::from(([127, 0, 0, 1], listen)))?
+            .port();
+        routes.insert((*name).to_owned(), Route { listen, advertise });
+    }
+    let options = Options {
+        unix_sockets: false,
+        routes,
+        ..Options::default()
+    };
+    Ok((proxy, options))
+}
+
+/// What a worker needs to use these files.
+pub(crate) fn tls([certificate, key, authorities]: [PathBuf; 3]) -> Tls {
+    Tls::from_files(certificate, key, authorities).expect("files that make sense")
 }
 
 impl Group {
@@ -210,34 +237,27 @@ impl Group {
         names: &[&str],
     ) -> anyhow::Result<Self> {
         let world_size = names.len() as u32 + 1 + options.played;
-        let mut children = BTreeMap::new();
+        let mut members = BTreeMap::new();
         for (rank, name) in (1 + options.played..).zip(names) {
-            let child = spawn(name, rank, world_size, port, &options)?;
-            let process = Process {
+            let process = spawn(name, rank, world_size, port, &options)?;
+            let member = Member {
                 rank,
-                child,
+                process,
                 killed: false,
             };
-            children.insert((*name).to_owned(), process);
+            members.insert((*name).to_owned(), member);
         }
         let builder = Worker::builder("driver")
             .rank(0)
             .world_size(world_size)
             .rendezvous(&format!("tcp://127.0.0.1:{port}"));
         let joined = options.route("driver", options.apply(builder)).join().await;
-        let me = match joined.context("the driver cannot join") {
-            Ok(me) => me,
-            Err(error) => {
-                children.values_mut().for_each(Process::end);
-                return Err(error);
-            }
-        };
         Ok(Self {
-            me,
+            me: joined.context("the driver cannot join")?,
             options,
             port,
             world_size,
-            children,
+            members,
         })
     }
 
@@ -250,117 +270,61 @@ impl Group {
     }
 
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.children
-            .values()
-            .map(|process| process.child.id())
-            .collect()
+        let members = self.members.values();
+        members.map(|member| member.process.id()).collect()
     }
 
-    fn process(&mut self, name: &str) -> anyhow::Result<&mut Process> {
-        self.children.get_mut(name).context("no such process")
+    fn member(&mut self, name: &str) -> anyhow::Result<&mut Member> {
+        self.members.get_mut(name).context("no such process")
     }
 
     /// SIGKILL.
     pub(crate) fn kill(&mut self, name: &str) -> anyhow::Result<()> {
-        let process = self.process(name)?;
-        process.killed = true;
-        process.child.kill()?;
-        process.child.wait()?;
-        Ok(())
+        let member = self.member(name)?;
+        member.killed = true;
+        member.process.kill()
     }
 
     /// SIGSTOP, and waits until all of its threads stand still.
     pub(crate) fn stop(&mut self, name: &str) -> anyhow::Result<()> {
-        self.signal(name, Signal::STOP)?;
-        // The signal is on its way: a worker that is running may still do something before it is there.
-        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::Pid(self.process_id(name)?), stopped)?;
-        Ok(())
+        self.member(name)?.process.stop()
     }
 
     /// SIGCONT.
     pub(crate) fn resume(&mut self, name: &str) -> anyhow::Result<()> {
-        self.signal(name, Signal::CONT)
-    }
-
-    fn signal(&mut self, name: &str, signal: Signal) -> anyhow::Result<()> {
-        Ok(kill_process(self.process_id(name)?, signal)?)
-    }
-
-    fn process_id(&mut self, name: &str) -> anyhow::Result<Pid> {
-        let id = self.process(name)?.child.id();
-        Pid::from_raw(id.try_into()?).context("no process id")
+        self.member(name)?.process.resume()
     }
 
     /// Starts a killed worker again, under its old name and rank.
     pub(crate) async fn restart(&mut self, name: &str) -> anyhow::Result<()> {
         let (port, world_size, options) = (self.port, self.world_size, self.options.clone());
-        let process = self.process(name)?;
-        ensure!(process.killed, "kill it first");
-        process.child = spawn(name, process.rank, world_size, port, &options)?;
-        process.killed = false;
+        let member = self.member(name)?;
+        ensure!(member.killed, "kill it first");
+        member.process = spawn(name, member.rank, world_size, port, &options)?;
+        member.killed = false;
         Ok(())
     }
 
     /// How a process ended that has to end by itself.
     pub(crate) async fn ended(&mut self, name: &str) -> anyhow::Result<ExitStatus> {
-        let process = self.process(name)?;
-        process.killed = true;
-        wait_for(name, &mut process.child).await
-    }
-
-    /// Waits until something is so.
-    pub(crate) async fn eventually(
-        &self,
-        what: &str,
-        mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>,
-    ) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while !is_so().await? {
-            ensure!(began.elapsed() < PATIENCE / 2, "never: {what}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        Ok(())
+        let member = self.member(name)?;
+        member.killed = true;
+        Ok(member.process.ended().await?.status)
     }
 
     /// Shuts everyone down. Fails if anyone had references left (`fail_on_leaks`; calls that are left
     /// keep the shutdown from ending), or ended badly.
     pub(crate) async fn finish(mut self) -> anyhow::Result<()> {
         self.me.shutdown().await.context("the driver's shutdown")?;
-        for (name, process) in &mut self.children {
-            if process.killed {
+        for (name, member) in &mut self.members {
+            if member.killed {
                 continue;
             }
-            let status = wait_for(name, &mut process.child).await?;
+            let status = member.process.ended().await?.status;
             let evicted = self.options.may_be_evicted && status.code() == Some(EVICTED);
             ensure!(status.success() || evicted, "`{name}` ended with {status}");
         }
         Ok(())
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.children.values_mut().for_each(Process::end);
-    }
-}
-
-impl Process {
-    fn end(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// How a process ends.
-pub(crate) async fn wait_for(name: &str, child: &mut Child) -> anyhow::Result<ExitStatus> {
-    let began = Instant::now();
-    loop {
-        match child.try_wait()? {
-            Some(status) => return Ok(status),
-            None if began.elapsed() > PATIENCE => bail!("`{name}` does not end"),
-            None => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
     }
 }
 
@@ -370,7 +334,7 @@ fn spawn(
     world_size: u32,
     port: u16,
     options: &Options,
-) -> anyhow::Result<Child> {
+) -> anyhow::Result<Process> {
     let mut command = Command::new(std::env::current_exe()?);
     command
         .env(ROLE, serde_json::to_string(options)?)
@@ -379,16 +343,6 @@ fn spawn(
         .env("MASTER_PORT", port.to_string())
         .env("RANK", rank.to_string())
         .env("WORLD_SIZE", world_size.to_string())
-        .stdin(Stdio::null())
         .stdout(Stdio::null());
-    command.spawn().context("starting a worker")
-}
-
-/// A port that was free a moment ago, and not one that the system gives to the next connection.
-pub(crate) fn free_port() -> anyhow::Result<u16> {
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    std::iter::repeat_with(|| fastrand::u16(10_000..20_000))
-        .take(1_000)
-        .find(is_free)
-        .context("no port is free")
+    Process::start(name, &mut command)
 }

@@ -1,14 +1,10 @@
 //! Single worker processes, for tests that choose rank, rendezvous and environment themselves.
 
-use std::io::Read as _;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::Context as _;
-use rustix::process::{Pid, Signal, kill_process};
+use farref_testkit::{Ended, Process};
 
-use crate::group::wait_for;
-use crate::worker::{PATIENCE, ROLE};
+use crate::worker::ROLE;
 use crate::{Group, Options};
 
 /// Everything that a launcher may have set for this very process.
@@ -41,11 +37,7 @@ pub(crate) struct Launch {
 }
 
 /// A worker process. Killed when dropped.
-pub(crate) struct Launched {
-    name: String,
-    child: Child,
-    complaints: Option<JoinHandle<String>>,
-}
+pub(crate) struct Launched(Process);
 
 impl Launch {
     /// A worker that knows nothing yet of rank, rendezvous and name.
@@ -60,7 +52,6 @@ impl Launch {
         }
         command
             .env(ROLE, serde_json::to_string(options)?)
-            .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         Ok(Self { command })
@@ -88,80 +79,34 @@ impl Launch {
     }
 
     pub(crate) fn start(mut self, name: &str) -> anyhow::Result<Launched> {
-        let mut child = self.command.spawn().context("starting a worker")?;
-        let complaints = child.stderr.take().map(|mut stderr| {
-            std::thread::spawn(move || {
-                let mut text = String::new();
-                // What could be read is better than nothing.
-                let _ = stderr.read_to_string(&mut text);
-                text
-            })
-        });
-        Ok(Launched {
-            name: name.to_owned(),
-            child,
-            complaints,
-        })
+        Process::start(name, &mut self.command).map(Launched)
     }
 }
 
 impl Launched {
     /// SIGKILL.
     pub(crate) fn kill(mut self) -> anyhow::Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+        self.0.kill()
     }
 
     /// SIGSTOP.
     pub(crate) fn stop(&self) -> anyhow::Result<()> {
-        self.signal(Signal::STOP)
+        self.0.stop()
     }
 
     /// SIGCONT.
     pub(crate) fn resume(&self) -> anyhow::Result<()> {
-        self.signal(Signal::CONT)
+        self.0.resume()
     }
 
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = Pid::from_raw(self.child.id().try_into()?).context("no process id")?;
-        Ok(kill_process(pid, signal)?)
-    }
-
-    /// How it ends by itself, and what it complained of.
+    /// How it ends by itself, and its complaints.
     pub(crate) async fn ended(mut self) -> anyhow::Result<(ExitStatus, String)> {
-        let status = wait_for(&self.name, &mut self.child).await?;
-        let complaints = self.complaints.take().map(JoinHandle::join);
-        Ok((status, complaints.and_then(Result::ok).unwrap_or_default()))
+        let Ended { status, stderr, .. } = self.0.ended().await?;
+        Ok((status, stderr))
     }
 
-    /// Ends by itself, and well.
-    pub(crate) async fn ended_well(self) -> anyhow::Result<()> {
-        let name = self.name.clone();
-        let (status, complaints) = self.ended().await?;
-        anyhow::ensure!(
-            status.success(),
-            "`{name}` ended with {status}: {complaints}"
-        );
-        Ok(())
+    /// Ends by itself, with status 0.
+    pub(crate) async fn ended_well(mut self) -> anyhow::Result<()> {
+        self.0.ended_well().await.map(drop)
     }
-}
-
-impl Drop for Launched {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Runs a test that makes its own group.
-pub(crate) fn run(test: impl AsyncFnOnce() -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let ended = runtime.block_on(async { tokio::time::timeout(PATIENCE, test()).await });
-    // A test that failed may have left blocking work behind.
-    runtime.shutdown_background();
-    ended.context("the test hangs")?
 }

@@ -1,12 +1,14 @@
 //! Tests with real processes over real sockets: killed, stopped, cut off, restarted.
 //!
-//! Each test runs as one worker, `driver`, and starts the others as processes of their own: this same
-//! program, told by its environment to be a worker ([`worker::run`]). Every test ends with
-//! [`Group::finish`], which fails if anything is left behind anywhere.
+//! Each test runs as one worker, `driver`, and starts the others as processes: this same program,
+//! which its environment makes a worker ([`worker::run`]). Every test ends with [`Group::finish`],
+//! which fails if anything is left behind anywhere.
+//!
+//! No test depends on the speed of the machine, so that many can run at once. What is larger with
+//! `FARREF_THOROUGH` in the environment asks for [`amount`].
 
 mod alarms;
-#[path = "../certificates/mod.rs"]
-mod certificates;
+mod alone;
 mod counts;
 mod delivery;
 mod errors;
@@ -15,31 +17,40 @@ mod failure;
 mod functions;
 mod group;
 mod hostile;
+mod hosts;
+mod large_values;
 mod launch;
 mod membership;
 mod naming;
-mod proxy;
+mod patterns;
 mod references;
 mod refusals;
 mod regions;
 mod rendezvous;
 mod scale;
-mod scratch;
 mod shared_memory;
 mod starving;
 mod streams;
 mod watching;
 mod worker;
 
-use std::sync::{PoisonError, RwLock};
-
 use libtest_mimic::{Arguments, Trial};
 
 pub(crate) use group::{Group, Options};
-pub(crate) use scratch::Scratch;
+
+/// How many tests run at once. Most of the time they wait.
+const TEST_THREADS: usize = 8;
 
 /// Named tests.
 pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
+
+/// `full` in a thorough run, and otherwise `usual`, which is enough to notice a fault.
+pub(crate) fn amount<T>(usual: T, full: T) -> T {
+    match farref_testkit::thorough() {
+        true => full,
+        false => usual,
+    }
+}
 
 fn main() -> anyhow::Result<()> {
     worker::log_if_asked();
@@ -50,63 +61,42 @@ fn main() -> anyhow::Result<()> {
         return worker::run();
     }
     let mut arguments = Arguments::from_args();
-    // The tests are about time-outs; more of them at once than the machine has cores for would
-    // measure the machine.
-    arguments.test_threads.get_or_insert(2);
-    let mut trials = Vec::new();
-    let mut add_to = |tests: Tests, needs: Needs| {
-        for (name, test) in tests {
-            let run = move || {
-                needs
-                    .grant(test)
-                    .map_err(|error| format!("{error:?}").into())
-            };
-            trials.push(Trial::test(name, run));
-        }
-    };
-    add_to(scale::tests(), Needs::WholeMachine);
-    add_to(starving::tests(), Needs::WholeMachine);
-    add_to(hostile::tests(), Needs::WholeMachine);
-    let mut add = |tests| add_to(tests, Needs::PartOfMachine);
-    add(smoke::tests());
-    add(delivery::tests());
-    add(references::tests());
-    add(failure::tests());
-    add(errors::tests());
-    add(membership::tests());
-    add(watching::tests());
-    add(naming::tests());
-    add(alarms::tests());
-    add(rendezvous::tests());
-    add(etcd::tests());
-    add(streams::tests());
-    add(shared_memory::tests());
-    add(regions::tests());
-    add(refusals::tests());
+    arguments.test_threads.get_or_insert(TEST_THREADS);
+    let files = [
+        scale::tests(),
+        starving::tests(),
+        hostile::tests(),
+        smoke::tests(),
+        delivery::tests(),
+        references::tests(),
+        failure::tests(),
+        errors::tests(),
+        membership::tests(),
+        watching::tests(),
+        naming::tests(),
+        alarms::tests(),
+        rendezvous::tests(),
+        etcd::tests(),
+        streams::tests(),
+        shared_memory::tests(),
+        regions::tests(),
+        refusals::tests(),
+    ];
+    let tests = files.into_iter().flatten();
+    let mut trials: Vec<_> = tests
+        .map(|(name, test)| trial(name.to_owned(), test))
+        .collect();
+    trials.extend(large_values::trials());
+    trials.extend(hosts::trials());
     libtest_mimic::run(&arguments, trials).exit()
 }
 
-/// How much of the machine a test takes. Beside one that takes all of it others would run out of time.
-#[derive(Clone, Copy)]
-enum Needs {
-    WholeMachine,
-    PartOfMachine,
-}
-
-impl Needs {
-    fn grant<T>(self, test: impl FnOnce() -> T) -> T {
-        static MACHINE: RwLock<()> = RwLock::new(());
-        match self {
-            Self::WholeMachine => {
-                let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-                test()
-            }
-            Self::PartOfMachine => {
-                let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-                test()
-            }
-        }
-    }
+/// A test as the harness takes it.
+pub(crate) fn trial(
+    name: String,
+    test: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> Trial {
+    Trial::test(name, || test().map_err(|error| format!("{error:?}").into()))
 }
 
 mod smoke {

@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Error, LeakedReference, Worker};
+use farref_testkit::{Scratch, TEST_TIMEOUT, eventually, eventually_async, free_port, run_test};
 
+use crate::alone::alone;
 use crate::functions::{
     Probe, ProbeRRef, add, add_on, hand_on, hold, open, pid, release, release_later, until_known,
     until_waiting, use_held, wait_at, write_what_comes,
 };
-use crate::group::{Group, Options, free_port, run};
-use crate::launch::{self, Launch};
-use crate::worker::PATIENCE;
-use crate::{Scratch, Tests};
+use crate::group::{Group, Options, SILENT_MS, run};
+use crate::launch::Launch;
+use crate::{Tests, amount};
+
+const LEAK_IS_A_WARNING: &str = "s2_a_leak_is_a_warning_unless_it_is_to_be_an_error";
+const AGAIN_AND_AGAIN: &str = "s4_a_worker_may_be_started_again_in_one_process";
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -47,8 +51,9 @@ pub(crate) fn tests() -> Tests {
             leak_is_traced,
         ),
         (
-            "s2_a_leak_is_a_warning_unless_it_is_to_be_an_error",
-            leak_is_a_warning,
+            LEAK_IS_A_WARNING,
+            // A thread without a subscriber that comes first to a line that logs turns the line off.
+            || alone(LEAK_IS_A_WARNING, leak_is_a_warning),
         ),
         (
             "s3_workers_join_and_leave_a_group_without_a_size",
@@ -67,8 +72,9 @@ pub(crate) fn tests() -> Tests {
             many_are_gone,
         ),
         (
-            "s4_a_worker_may_be_started_again_in_one_process",
-            again_and_again,
+            AGAIN_AND_AGAIN,
+            // The other tests of this program have threads and sockets too.
+            || alone(AGAIN_AND_AGAIN, again_and_again),
         ),
         ("s4_workers_of_two_groups_live_in_one_process", two_groups),
     ]
@@ -111,9 +117,9 @@ fn waits_for_references() -> anyhow::Result<()> {
 
 /// S1: the one that loses patience first, and then those who have to do without it.
 fn names_who_is_busy() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let options = Options {
-            shutdown_timeout_ms: 12_000,
+            shutdown_timeout_ms: 16_000,
             leak_grace_ms: 60_000,
             ..Options::default()
         };
@@ -128,12 +134,12 @@ fn names_who_is_busy() -> anyhow::Result<()> {
         };
         // `b` loses its patience long before `a`: if `a` went first, `b` would have nothing to wait for.
         let patient = Options {
-            shutdown_timeout_ms: 25_000,
+            shutdown_timeout_ms: 32_000,
             ..options.clone()
         };
         let others = [start(&patient, "a", 1)?, start(&options, "b", 2)?];
         // Long enough for the others to say what they have: two processes that have just started.
-        let limit = Duration::from_secs(5);
+        let limit = Duration::from_secs(8);
         let me = Worker::builder("driver").rank(0).world_size(3);
         let me = options.apply(me.rendezvous(&at)).shutdown_timeout(limit);
         let me = me.join().await?;
@@ -184,20 +190,22 @@ fn names_who_is_busy() -> anyhow::Result<()> {
 
 /// S1a: for much longer than a shutdown may take; one that was called meanwhile is served to its end.
 fn waits_for_work() -> anyhow::Result<()> {
+    const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(6);
+    const LONGER: Duration = Duration::from_secs(8);
     let options = Options {
-        shutdown_timeout_ms: 1_000,
+        shutdown_timeout_ms: SHUTDOWN_TIMEOUT.as_millis() as u64,
         ..Options::default()
     };
     run(options, &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let began = std::time::Instant::now();
-        while began.elapsed() < Duration::from_secs(4) {
+        while began.elapsed() < LONGER {
             ensure!(add_on::on(&a, "b".into(), 1, 2).await? == 3);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let pending = wait_at::on(&b, "gate".into()).timeout(None).start();
         until_waiting::on(&b, "gate".into(), 1).await?;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        tokio::time::sleep(LONGER).await;
         open::on(&b, "gate".into()).await?;
         Ok(pending.await?)
     })
@@ -205,11 +213,7 @@ fn waits_for_work() -> anyhow::Result<()> {
 
 /// S1, F2
 fn does_not_wait_for_the_dead() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 600_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b", "c"], async |group| {
+    run(Options::default(), &["a", "b", "c"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         hold::on(&a, "k".into(), Probe::new_on(&b, 1).remote()).await?;
         let _pending = wait_at::on(&a, "gate".into()).timeout(None).start();
@@ -225,10 +229,10 @@ fn does_not_wait_for_the_dead() -> anyhow::Result<()> {
 
 /// S2
 fn leak_is_reported() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let group = Group::start(Options::default(), &[]).await?;
         let owner = Launch::addition(&group, "owner")?.start("owner")?;
-        let owner_peer = group.me.wait_for_peer("owner", PATIENCE).await?;
+        let owner_peer = group.me.wait_for_peer("owner", TEST_TIMEOUT).await?;
         let leaked = Probe::new_on(&owner_peer, 1).remote();
         let line = line!() - 1;
         let own = group.me.rref("text".to_owned())?;
@@ -284,16 +288,16 @@ fn ensure_at(leak: &LeakedReference, line: u32) -> anyhow::Result<()> {
         "made at {location}, reported for line {line}"
     );
     let age = leak.age.context("no age")?;
-    ensure!(age > Duration::ZERO && age < PATIENCE, "{age:?}");
+    ensure!(age > Duration::ZERO && age < TEST_TIMEOUT, "{age:?}");
     Ok(())
 }
 
 /// S2: made by the driver, handed by `broker` to `hold` on `holder`, where it stays.
 fn leak_is_traced() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let group = Group::start(Options::default(), &["owner", "broker"]).await?;
         let holder = Launch::addition(&group, "holder")?.start("holder")?;
-        group.me.wait_for_peer("holder", PATIENCE).await?;
+        group.me.wait_for_peer("holder", TEST_TIMEOUT).await?;
         let broker = group.peer("broker")?;
         until_known::on(&broker, "holder".into()).await?;
         let (probe, line) = (Probe::new_on(&group.peer("owner")?, 1).remote(), line!());
@@ -316,11 +320,6 @@ fn leak_is_traced() -> anyhow::Result<()> {
 
 /// S2
 fn leak_is_a_warning() -> anyhow::Result<()> {
-    // In a process of its own: a thread without a subscriber that comes first to a line that logs
-    // turns it off for all others.
-    let Some(_here) = Alone::new("s2_a_leak_is_a_warning_unless_it_is_to_be_an_error")? else {
-        return Ok(());
-    };
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
         .with_writer({
@@ -381,7 +380,7 @@ impl std::io::Write for Log {
 
 /// S3, E11: in a group without ranks the first worker founds it and hosts its store.
 fn grows_and_shrinks() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let options = Options::default();
         let at = format!("tcp://127.0.0.1:{}", free_port()?);
         let start = |name: &str| -> anyhow::Result<_> {
@@ -396,7 +395,7 @@ fn grows_and_shrinks() -> anyhow::Result<()> {
         let mut running = Vec::new();
         for name in ["worker-1", "ps-eu:west.2", "a_b"] {
             running.push(start(name)?);
-            let peer = me.wait_for_peer(name, PATIENCE).await?;
+            let peer = me.wait_for_peer(name, TEST_TIMEOUT).await?;
             ensure!(add::on(&peer, 1, 2).await? == 3);
             ensure!(add_on::on(&peer, "first-of-all".into(), 1, 2).await? == 3);
         }
@@ -417,7 +416,7 @@ fn grows_and_shrinks() -> anyhow::Result<()> {
                 add::on(&guest.peer("worker-1")?, 1, 2).await? == 3,
                 "known at once"
             );
-            let mine = me.wait_for_peer("guest", PATIENCE).await?;
+            let mine = me.wait_for_peer("guest", TEST_TIMEOUT).await?;
             ensure!(add_on::on(&mine, "worker-1".into(), 1, 2).await? == 3);
             let life = guest.snapshot().incarnation;
             ensure!(life > last_life, "a life of its own");
@@ -453,7 +452,7 @@ fn grows_and_shrinks() -> anyhow::Result<()> {
 fn addition() -> anyhow::Result<()> {
     run(Options::default(), &["a", "b"], async |group| {
         let extra = Launch::addition(group, "extra-1")?.start("extra-1")?;
-        let peer = group.me.wait_for_peer("extra-1", PATIENCE).await?;
+        let peer = group.me.wait_for_peer("extra-1", TEST_TIMEOUT).await?;
         ensure!(
             peer.rank() >= group.world_size,
             "it has no rank of the founders"
@@ -465,11 +464,10 @@ fn addition() -> anyhow::Result<()> {
         hold::on(&peer, "k".into(), Probe::new_on(&a, 8).remote()).await?;
         ensure!(use_held::on(&peer, "k".into()).await? == 8);
         ensure!(release::on(&peer, "k".into()).await?);
-        group
-            .eventually("a knows it too", async || {
-                Ok(add_on::on(&a, "extra-1".into(), 1, 2).await.is_ok())
-            })
-            .await?;
+        eventually_async("a knows it too", async || {
+            Ok(add_on::on(&a, "extra-1".into(), 1, 2).await.is_ok())
+        })
+        .await?;
         group.me.shutdown().await?;
         extra.ended_well().await
     })
@@ -478,18 +476,18 @@ fn addition() -> anyhow::Result<()> {
 /// S3, E13: killed and stopped at any moment of their joining.
 fn vanishes_while_joining() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 2_000,
-        join_timeout_ms: 15_000,
+        peer_timeout_ms: SILENT_MS,
+        join_timeout_ms: 40_000,
         may_be_evicted: true,
         ..Options::default()
     };
     run(options, &["a", "b"], async |group| {
         let mut stopped = Vec::new();
-        for n in 0..24 {
+        for n in 0..amount(12, 24) {
             let name = format!("gone-{n}");
             let vanishing = Launch::addition(group, &name)?.start(&name)?;
             // Each a little further on its way than the one before; the last ones may be in.
-            tokio::time::sleep(Duration::from_millis(2 * n)).await;
+            tokio::time::sleep(Duration::from_millis(amount(4, 2) * n)).await;
             if n % 4 == 3 {
                 vanishing.stop()?;
                 stopped.push(vanishing);
@@ -499,17 +497,16 @@ fn vanishes_while_joining() -> anyhow::Result<()> {
         }
         // As the same worker that vanished, and as another.
         let next = [
-            Launch::addition(group, "gone-20")?.start("gone-20")?,
+            Launch::addition(group, "gone-8")?.start("gone-8")?,
             Launch::addition(group, "new")?.start("new")?,
         ];
-        let again = group.me.wait_for_peer("gone-20", PATIENCE).await?;
-        let new = group.me.wait_for_peer("new", PATIENCE).await?;
-        group
-            .eventually("the new ones are reached", async || {
-                let reached = (add::on(&again, 1, 2).await, add::on(&new, 1, 2).await);
-                Ok(reached.0.is_ok() && reached.1.is_ok())
-            })
-            .await?;
+        let again = group.me.wait_for_peer("gone-8", TEST_TIMEOUT).await?;
+        let new = group.me.wait_for_peer("new", TEST_TIMEOUT).await?;
+        eventually_async("the new ones are reached", async || {
+            let reached = (add::on(&again, 1, 2).await, add::on(&new, 1, 2).await);
+            Ok(reached.0.is_ok() && reached.1.is_ok())
+        })
+        .await?;
         ensure!(add_on::on(&new, "a".into(), 1, 2).await? == 3);
         // Those who were only stopped find out what has become of them, and nobody else is bothered.
         for process in &stopped {
@@ -530,7 +527,7 @@ fn vanishes_while_joining() -> anyhow::Result<()> {
 
 /// S3: the store remembers everyone who ever came; a newcomer must not wait for each of them.
 fn many_are_gone() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scratch = Scratch::new()?;
         let at = format!("file://{}", scratch.file("group"));
         let patience = Duration::from_secs(20);
@@ -563,10 +560,6 @@ fn again_and_again() -> anyhow::Result<()> {
     let counts = |what: &str| -> anyhow::Result<usize> {
         Ok(std::fs::read_dir(format!("/proc/self/{what}"))?.count())
     };
-    // In a process of its own: the other tests of this one have threads and sockets too.
-    let Some(_here) = Alone::new("s4_a_worker_may_be_started_again_in_one_process")? else {
-        return Ok(());
-    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -574,7 +567,7 @@ fn again_and_again() -> anyhow::Result<()> {
     runtime.block_on(async {
         let port = free_port()?;
         let mut before = None;
-        for round in 0..20 {
+        for round in 0..amount(8, 20) {
             let at = format!("tcp://127.0.0.1:{port}");
             let member = |name: &str, rank| {
                 let builder = Worker::builder(name)
@@ -609,11 +602,11 @@ fn again_and_again() -> anyhow::Result<()> {
             let tasks = || runtime.metrics().num_alive_tasks();
             let now = || anyhow::Ok((counts("task")?, counts("fd")?, tasks()));
             let Some(before) = before else {
-                settle(async || Ok(tasks() == 0)).await?;
+                eventually("the tasks end", || tasks() == 0).await?;
                 before = Some(now()?);
                 continue;
             };
-            let settled = settle(async || {
+            let settled = eventually_async("what a round has begun ends", async || {
                 let (threads, files, tasks) = now()?;
                 let (threads_before, files_before, tasks_before) = before;
                 Ok(threads <= threads_before && files <= files_before && tasks <= tasks_before)
@@ -626,41 +619,9 @@ fn again_and_again() -> anyhow::Result<()> {
     })
 }
 
-async fn settle(mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let began = std::time::Instant::now();
-    while !is_so().await? {
-        ensure!(began.elapsed() < PATIENCE / 4, "something is left");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    Ok(())
-}
-
-/// A test in a process of its own: this same program, asked for this test only.
-struct Alone;
-
-impl Alone {
-    const ALONE: &str = "FARREF_TEST_ALONE";
-
-    /// None if the test has been run elsewhere, and went well.
-    fn new(test: &str) -> anyhow::Result<Option<Self>> {
-        if std::env::var_os(Self::ALONE).is_some() {
-            return Ok(Some(Self));
-        }
-        let output = std::process::Command::new(std::env::current_exe()?)
-            .args(["--exact", test])
-            .env(Self::ALONE, "1")
-            .output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let complaints = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{text}\n{complaints}");
-        ensure!(text.contains("1 passed"), "the test did not run: {text}");
-        Ok(None)
-    }
-}
-
 /// S4: two groups that meet at different places and share a process, a runtime and their names.
 fn two_groups() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let mut groups = Vec::new();
         for _ in 0..2 {
             groups.push(Group::start(Options::default(), &["a"]).await?);

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use farref::{Error, Peer, RRef};
+use farref_testkit::{TEST_TIMEOUT, eventually_async};
 use tokio::task::JoinHandle;
 
 use crate::Tests;
 use crate::functions::{Probe, ProbeRRef, probes, publish, unpublish};
-use crate::group::{Group, Options, run};
+use crate::group::{Group, Options, SILENT_MS, proxied, run};
 use crate::launch::Launch;
-use crate::proxy::Proxy;
-use crate::worker::{EVICTED, PATIENCE};
+use crate::worker::EVICTED;
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -35,11 +35,8 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-/// Long enough that nobody is declared dead for being silent while a test lasts.
-const NEVER: u64 = 600_000;
-
 /// Longer than any test.
-const LIMIT: Duration = PATIENCE;
+const LIMIT: Duration = TEST_TIMEOUT;
 
 fn waiting(peer: &Peer, name: &str) -> JoinHandle<farref::Result<RRef<Probe>>> {
     let lookup = peer.lookup::<Probe>(name).timeout(LIMIT);
@@ -54,14 +51,13 @@ fn waiting_in_group(group: &Group, name: &str) -> JoinHandle<farref::Result<RRef
 /// Returns when so many calls of the driver wait on that worker.
 async fn until_served(group: &Group, name: &str, calls: usize) -> anyhow::Result<()> {
     let peer = group.peer(name)?;
-    group
-        .eventually("the lookups wait there", async || {
-            let snapshot = peer.snapshot().await?;
-            let driver = snapshot.peers.iter().find(|peer| peer.name == "driver");
-            // The snapshot itself is one.
-            Ok(driver.context("the driver")?.calls_served == calls + 1)
-        })
-        .await
+    eventually_async("the lookups wait there", async || {
+        let snapshot = peer.snapshot().await?;
+        let driver = snapshot.peers.iter().find(|peer| peer.name == "driver");
+        // The snapshot itself is one.
+        Ok(driver.context("the driver")?.calls_served == calls + 1)
+    })
+    .await
 }
 
 fn ensure_lost<T: std::fmt::Debug>(outcome: farref::Result<T>, name: &str) -> anyhow::Result<()> {
@@ -72,11 +68,7 @@ fn ensure_lost<T: std::fmt::Debug>(outcome: farref::Result<T>, name: &str) -> an
 
 /// N3, N4
 fn killed_while_waiting() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let lost: Vec<_> = (0..5).map(|_| waiting(&a, "n")).collect();
         let in_group = waiting_in_group(group, "n");
@@ -88,16 +80,14 @@ fn killed_while_waiting() -> anyhow::Result<()> {
         }
         ensure!(!in_group.is_finished());
         group.restart("a").await?;
-        group.me.wait_for_peer("a", PATIENCE).await?;
+        group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
         // In whichever life, and whoever it is.
         publish::on(&a, "n".into(), 2).await?;
         let found = in_group.await??;
         ensure!(found.value().await? == 2 && found.owner()?.name() == "a");
         drop(found);
         ensure!(unpublish::on(&a, "n".into()).await?);
-        group
-            .eventually("freed", async || Ok(probes::on(&a).await? == 0))
-            .await?;
+        eventually_async("freed", async || Ok(probes::on(&a).await? == 0)).await?;
         ensure!(probes::on(&b).await? == 0);
         Ok(())
     })
@@ -105,11 +95,7 @@ fn killed_while_waiting() -> anyhow::Result<()> {
 
 /// N3: between the publishing and the lookup.
 fn killed_before() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         publish::on(&a, "n".into(), 1).await?;
         publish::on(&b, "n".into(), 2).await?;
@@ -120,7 +106,7 @@ fn killed_before() -> anyhow::Result<()> {
         ensure!(found.value().await? == 2, "the next one's");
         drop(found);
         group.restart("a").await?;
-        let a = group.me.wait_for_peer("a", PATIENCE).await?;
+        let a = group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
         ensure!(a.lookup::<Probe>("n").now().await?.is_none());
         Ok(())
     })
@@ -129,7 +115,7 @@ fn killed_before() -> anyhow::Result<()> {
 /// N3: it is taken for dead; its next life is another publisher.
 fn stopped() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 3_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -144,7 +130,7 @@ fn stopped() -> anyhow::Result<()> {
         let newer = group.me.lookup::<Probe>("n").newer_than(version);
         let newer = tokio::spawn(newer.timeout(LIMIT).into_future());
         let next = Launch::again(group, "a", a.rank())?.start("a")?;
-        group.me.wait_for_peer("a", PATIENCE).await?;
+        group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
         publish::on(&a, "n".into(), 2).await?;
         let second = newer.await??;
         ensure!(second.value().await? == 2);
@@ -160,8 +146,8 @@ fn stopped() -> anyhow::Result<()> {
 
 /// N1, N2: what is said is said once, over however many connections.
 fn cut() -> anyhow::Result<()> {
-    let proxy = Proxy::between(&["driver", "a"])?;
-    run(proxy.options(), &["a"], async |group| {
+    let (proxy, options) = proxied(&["driver", "a"])?;
+    run(options, &["a"], async |group| {
         let a = group.peer("a")?;
         let mut version = None;
         for round in 1..=10 {
@@ -178,13 +164,9 @@ fn cut() -> anyhow::Result<()> {
             ensure!(found.value().await? == round);
             version = Some(newer);
         }
-        group
-            .eventually("freed", async || Ok(probes::on(&a).await? == 1))
-            .await?;
+        eventually_async("freed", async || Ok(probes::on(&a).await? == 1)).await?;
         ensure!(unpublish::on(&a, "n".into()).await?);
-        group
-            .eventually("freed", async || Ok(probes::on(&a).await? == 0))
-            .await
+        eventually_async("freed", async || Ok(probes::on(&a).await? == 0)).await
     })
 }
 

@@ -8,10 +8,10 @@ mod types;
 
 use anyhow::ensure;
 use farref::Peer;
+use farref_testkit::eventually_async;
 
 use crate::Tests;
 use crate::functions::probes;
-use crate::group::Group;
 
 pub(crate) fn tests() -> Tests {
     let files = [
@@ -32,15 +32,13 @@ async fn live(peer: &Peer, expected: u64) -> anyhow::Result<()> {
 }
 
 /// In the end no probe lives on a worker, and it knows of no reference.
-async fn nothing_is_left(group: &Group, peer: &Peer) -> anyhow::Result<()> {
-    group
-        .eventually("all probes are freed", async || {
-            Ok(probes::on(peer).await? == 0)
-        })
-        .await?;
-    group
-        .eventually("no reference is left", async || {
-            Ok(peer.snapshot().await?.references.is_empty())
-        })
-        .await
+async fn nothing_is_left(peer: &Peer) -> anyhow::Result<()> {
+    eventually_async("all probes are freed", async || {
+        Ok(probes::on(peer).await? == 0)
+    })
+    .await?;
+    eventually_async("no reference is left", async || {
+        Ok(peer.snapshot().await?.references.is_empty())
+    })
+    .await
 }

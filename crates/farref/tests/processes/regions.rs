@@ -5,10 +5,11 @@ use std::sync::Mutex;
 
 use anyhow::{Context as _, ensure};
 use farref::{Blob, Buffer, RRef};
+use farref_testkit::eventually_async;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::Tests;
 use crate::group::{Group, Options, run};
+use crate::{Tests, patterns};
 
 const MIB: usize = 1 << 20;
 
@@ -38,33 +39,20 @@ pub(crate) fn tests() -> Tests {
     }
 }
 
-/// Numbers that no shift leaves as they are.
-fn numbers(count: usize, seed: u64) -> Vec<u64> {
-    let mix = |index: u64| (seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..count as u64).map(mix).collect()
-}
-
-fn pattern(size: usize, seed: u64) -> Vec<u8> {
-    numbers(size / 8, seed)
-        .into_iter()
-        .flat_map(u64::to_ne_bytes)
-        .collect()
-}
-
 #[farref::remote]
 fn keep(size: usize, seed: u64) -> Blob {
-    Blob::shared(&pattern(size, seed))
+    Blob::shared(&patterns::bytes(size, seed))
 }
 
 #[farref::remote]
 fn keep_numbers(count: usize, seed: u64) -> Buffer {
-    Buffer::shared(&numbers(count, seed))
+    Buffer::shared(&patterns::words(count, seed))
 }
 
 /// What came, and whether it is where its maker has put it.
 #[farref::remote]
 fn look_at(blob: Blob, seed: u64) -> (bool, bool) {
-    (blob[..] == pattern(blob.len(), seed), blob.is_shared())
+    (patterns::check_bytes(&blob, seed), blob.is_shared())
 }
 
 /// How many bytes the driver reads in a worker's memory, and that one in the driver's.
@@ -75,15 +63,14 @@ async fn in_place(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
 /// Sends values until both ends read each other's in place.
 async fn acquaint(group: &Group, name: &str) -> anyhow::Result<()> {
     let peer = group.peer(name)?;
-    let sent = Blob::shared(&pattern(MIB, 1));
-    group
-        .eventually("values are read in place", async || {
-            ensure!(look_at::on(&peer, sent.clone(), 1).await?.0);
-            ensure!(keep::on(&peer, MIB, 2).await?[..] == pattern(MIB, 2));
-            let read = in_place(group, name).await?;
-            Ok(read.iter().all(|bytes| *bytes > 0))
-        })
-        .await
+    let sent = Blob::shared(&patterns::bytes(MIB, 1));
+    eventually_async("values are read in place", async || {
+        ensure!(look_at::on(&peer, sent.clone(), 1).await?.0);
+        ensure!(keep::on(&peer, MIB, 2).await?[..] == patterns::bytes(MIB, 2));
+        let read = in_place(group, name).await?;
+        Ok(read.iter().all(|bytes| *bytes > 0))
+    })
+    .await
 }
 
 /// The mappings of shared memory in this process that an address is in.
@@ -113,7 +100,7 @@ fn read_in_place() -> anyhow::Result<()> {
         let first = kept.to_here().await?;
         let after = in_place(group, "a").await?;
         ensure!(after[0] == before[0] + SIZE as u64, "{before:?} {after:?}");
-        ensure!(first.is_shared() && first[..] == pattern(SIZE, 7));
+        ensure!(first.is_shared() && first[..] == patterns::bytes(SIZE, 7));
         // It is the owner's memory that is read, by way of a mapping; all of it.
         let at = first.as_ptr().addr();
         let mapping = mapping_of(at)?.context("it is elsewhere")?;
@@ -128,12 +115,10 @@ fn read_in_place() -> anyhow::Result<()> {
         let after = in_place(group, "b").await?;
         ensure!(after[1] == before[1] + SIZE as u64, "{before:?} {after:?}");
         drop((first, kept));
-        group
-            .eventually("it is unmapped", async || Ok(mapping_of(at)?.is_none()))
-            .await?;
+        eventually_async("it is unmapped", async || Ok(mapping_of(at)?.is_none())).await?;
         // Numbers are read in place, too.
         let buffer = keep_numbers::on(&owner, MIB, 3).await?;
-        ensure!(buffer.is_shared() && buffer.as_slice() == Some(&numbers(MIB, 3)[..]));
+        ensure!(buffer.is_shared() && buffer.as_slice() == Some(&patterns::words(MIB, 3)[..]));
         Ok(())
     })
 }
@@ -146,7 +131,7 @@ fn outlives_its_owner() -> anyhow::Result<()> {
         ensure!(blob.is_shared());
         group.kill("a")?;
         ensure!(look_at::on(&group.peer("b")?, blob.clone(), 5).await? == (true, true));
-        ensure!(blob[..] == pattern(8 * MIB, 5));
+        ensure!(blob[..] == patterns::bytes(8 * MIB, 5));
         Ok(())
     })
 }
@@ -167,15 +152,14 @@ fn too_many() -> anyhow::Result<()> {
         ensure!(shared.len() <= 256 && copied.len() >= 400 - 256);
         ensure!(shared.len() > 200, "{} are", shared.len());
         for (seed, blob) in &kept {
-            ensure!(blob[..] == pattern(SIZE, *seed), "{seed}");
+            ensure!(blob[..] == patterns::bytes(SIZE, *seed), "{seed}");
         }
         // There is room again for others.
         kept.clear();
-        group
-            .eventually("there is room", async || {
-                Ok(keep::on(&group.peer("a")?, SIZE, 1).await?.is_shared())
-            })
-            .await
+        eventually_async("there is room", async || {
+            Ok(keep::on(&group.peer("a")?, SIZE, 1).await?.is_shared())
+        })
+        .await
     })
 }
 
@@ -231,7 +215,7 @@ fn no_descriptors() -> anyhow::Result<()> {
             // A value that was sent earlier is closed when its reader has said that it is done with it: until then there
             // may be one descriptor more than it seems.
             use_up_descriptors::on(&peer).await?;
-            let blob = Blob::shared(&pattern(MIB, seed));
+            let blob = Blob::shared(&patterns::bytes(MIB, seed));
             let (is_right, is_shared) = look_at::on(&peer, blob, seed).await?;
             ensure!(is_right, "{seed}");
             *(if is_shared {
@@ -248,10 +232,9 @@ fn no_descriptors() -> anyhow::Result<()> {
         let read = in_place(group, "a").await?[1] - before;
         ensure!(read == in_memory * MIB as u64, "{read} {in_memory}");
         // The other direction is as it was.
-        group
-            .eventually("values are read in place", async || {
-                Ok(keep::on(&peer, MIB, 2).await?.is_shared())
-            })
-            .await
+        eventually_async("values are read in place", async || {
+            Ok(keep::on(&peer, MIB, 2).await?.is_shared())
+        })
+        .await
     })
 }

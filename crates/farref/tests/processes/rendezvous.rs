@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use farref::{Error, RendezvousError, Store, StoreServer, TcpStoreClient, Worker};
+use farref_testkit::{Scratch, TEST_TIMEOUT, free_port, run_test};
 
+use crate::Tests;
 use crate::functions::{Probe, add, add_on, hold, release, use_held};
-use crate::group::{Options, free_port, run};
-use crate::launch::{self, Launch};
-use crate::worker::PATIENCE;
-use crate::{Scratch, Tests};
+use crate::group::{Options, run};
+use crate::launch::Launch;
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -46,7 +46,7 @@ pub(crate) async fn work_and_end(me: &Worker, a: &str, b: &str) -> anyhow::Resul
 }
 
 fn in_a_file() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scratch = Scratch::new()?;
         let at = format!("file://{}", scratch.file("group"));
         let options = Options::default();
@@ -90,7 +90,7 @@ async fn meet(environment: impl Fn(Launch, u32) -> Launch) -> anyhow::Result<()>
 }
 
 fn as_torchrun_says() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let port = free_port()?;
         meet(|launch, rank| {
             launch
@@ -108,7 +108,7 @@ fn as_torchrun_says() -> anyhow::Result<()> {
 
 /// torchrun's agent may host the store itself: then rank 0 must not.
 fn as_torchruns_agent_says() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let store = StoreServer::bind("127.0.0.1:0").await?;
         let port = store.local_addr().port();
         // The store outlives the workers; a later run of the job finds it full of the earlier one.
@@ -131,7 +131,7 @@ fn as_torchruns_agent_says() -> anyhow::Result<()> {
 
 /// The host is the first of the node list, the port follows from the job's number.
 fn as_slurm_says() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let is_free = |job: &u16| TcpListener::bind(("127.0.0.1", 20_000 + job)).is_ok();
         let job = std::iter::repeat_with(|| fastrand::u16(..10_000)).find(is_free);
         let job = 70_000 + u32::from(job.unwrap_or_default());
@@ -148,7 +148,7 @@ fn as_slurm_says() -> anyhow::Result<()> {
 }
 
 fn missing() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let options = Options::default();
         let store = StoreServer::bind("127.0.0.1:0").await?;
         let at = format!("tcp://{}", store.local_addr());
@@ -163,15 +163,15 @@ fn missing() -> anyhow::Result<()> {
         let others = [start("a", 1)?, start("c", 3)?];
         // However long they take to start, they are there before rank 0 begins to wait.
         let port = store.local_addr().port();
-        let client = TcpStoreClient::connect("127.0.0.1", port, PATIENCE).await?;
+        let client = TcpStoreClient::connect("127.0.0.1", port, TEST_TIMEOUT).await?;
         let cards = [1, 3].map(|rank| format!("farref/latest/{rank}"));
-        client.wait(&cards, PATIENCE).await?;
+        client.wait(&cards, TEST_TIMEOUT).await?;
         let me = Worker::builder("driver")
             .rank(0)
             .world_size(4)
             .rendezvous(&at)
             .store_is_hosted_elsewhere();
-        let me = options.apply(me).join_timeout(Duration::from_secs(8));
+        let me = options.apply(me).join_timeout(Duration::from_secs(12));
         match me.join().await {
             Err(Error::Rendezvous(error)) => match &*error {
                 RendezvousError::Missing { have, missing, .. } => {
@@ -199,7 +199,8 @@ fn other_token() -> anyhow::Result<()> {
     };
     run(options, &["a", "b"], async |group| {
         let mut wrong = group.options.clone();
-        wrong.join_timeout_ms = 2_000;
+        // Enough for a busy machine to find the group, and to be refused.
+        wrong.join_timeout_ms = 8_000;
         for token in [Some("guessed".to_owned()), None] {
             wrong.token = token;
             let stranger = Launch::new(&wrong)?
@@ -221,7 +222,7 @@ fn other_token() -> anyhow::Result<()> {
         }
         // With the right one it is welcome.
         let right = Launch::addition(group, "stranger")?.start("stranger")?;
-        let peer = group.me.wait_for_peer("stranger", PATIENCE).await?;
+        let peer = group.me.wait_for_peer("stranger", TEST_TIMEOUT).await?;
         ensure!(add_on::on(&peer, "a".into(), 1, 2).await? == 3);
         group.me.shutdown().await?;
         right.ended_well().await
@@ -265,7 +266,7 @@ fn other_size() -> anyhow::Result<()> {
 
 /// A store's port may be that of another program: both the host and those who ask there are told.
 fn port_taken() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let options = Options {

@@ -1,15 +1,14 @@
-//! 64 processes on one host.
+//! Many processes on one host.
 
-use std::path::Path;
 use std::time::Instant;
 
 use anyhow::ensure;
+use farref::PeerSnapshot;
+use farref_testkit::{Authority, eventually_async, run_test};
 
-use crate::Tests;
-use crate::certificates::Authority;
 use crate::functions::{call_everyone, share_with};
 use crate::group::{Group, Options};
-use crate::launch;
+use crate::{Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -18,40 +17,47 @@ pub(crate) fn tests() -> Tests {
             sixty_four,
         ),
         (
-            "sixty_four_processes_over_tls_join_call_each_other_lose_one_and_end",
-            sixty_four_over_tls,
+            "processes_over_tls_join_call_each_other_lose_one_and_end",
+            over_tls,
         ),
     ]
 }
 
+/// Over Unix sockets. Workers with certificates take more of the processor, so that there are as many
+/// of them in a thorough run only.
 const WORKERS: u32 = 64;
 
 /// S1, S3: all to all, so that every one of the 2,016 links is made.
 fn sixty_four() -> anyhow::Result<()> {
-    launch::run(async || in_a_crowd(Options::default(), None).await)
+    run_test(in_a_crowd(WORKERS, Options::default(), None))
 }
 
 /// HS-6: each has a certificate of its own, and there are no Unix sockets. One is killed.
-fn sixty_four_over_tls() -> anyhow::Result<()> {
+fn over_tls() -> anyhow::Result<()> {
+    let workers = amount(20, WORKERS);
     let authority = Authority::new();
-    for name in names().chain(["driver".to_owned()]) {
+    for name in names(workers).chain(["driver".to_owned()]) {
         authority.worker(&name);
     }
     let options = Options {
         unix_sockets: false,
         token: None,
-        certificates: authority.file("ca.pem").parent().map(Path::to_owned),
+        certificates: Some(authority.folder().to_owned()),
         ..Options::default()
     };
-    launch::run(async || in_a_crowd(options, Some("worker-9")).await)
+    run_test(in_a_crowd(workers, options, Some("worker-9")))
 }
 
-fn names() -> impl Iterator<Item = String> {
-    (1..WORKERS).map(|rank| format!("worker-{rank}"))
+fn names(workers: u32) -> impl Iterator<Item = String> {
+    (1..workers).map(|rank| format!("worker-{rank}"))
 }
 
-async fn in_a_crowd(options: Options, killed: Option<&str>) -> anyhow::Result<()> {
-    let names: Vec<String> = names().collect();
+async fn in_a_crowd(workers: u32, options: Options, killed: Option<&str>) -> anyhow::Result<()> {
+    let options = Options {
+        runtime_threads: 1,
+        ..options
+    };
+    let names: Vec<String> = names(workers).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let transport = if options.unix_sockets { "unix" } else { "tls" };
     let began = Instant::now();
@@ -59,13 +65,13 @@ async fn in_a_crowd(options: Options, killed: Option<&str>) -> anyhow::Result<()
     let joined = began.elapsed();
 
     let members = group.me.peers();
-    ensure!(members.len() == WORKERS as usize);
+    ensure!(members.len() == workers as usize);
     let calls: Vec<_> = members
         .iter()
         .map(|peer| call_everyone::on(peer).start())
         .collect();
     for call in calls {
-        ensure!(call.await? == WORKERS);
+        ensure!(call.await? == workers);
     }
     let called = began.elapsed();
 
@@ -83,27 +89,31 @@ async fn in_a_crowd(options: Options, killed: Option<&str>) -> anyhow::Result<()
     }
     let shared = began.elapsed();
     let memory = resident(&group);
-    for link in group.me.snapshot().peers {
-        let through = link.transport.as_deref();
-        ensure!(
-            link.name == "driver" || through == Some(transport),
-            "{link:?}"
-        );
-    }
+    let links = group.me.snapshot().peers;
+    let links: Vec<_> = links.iter().filter(|link| link.name != "driver").collect();
+    let is_other = |link: &&&PeerSnapshot| link.transport.as_deref() != Some(transport);
+    let others: Vec<_> = links.iter().filter(is_other).collect();
+    // A worker that a busy machine keeps from answering at its Unix socket is asked by TCP.
+    let allowed = if transport == "unix" {
+        links.len() / 2
+    } else {
+        0
+    };
+    ensure!(others.len() <= allowed, "{others:?}");
     if let Some(killed) = killed {
         group.kill(killed)?;
         for peer in members.iter().filter(|peer| peer.name() != killed) {
             let asked = || async {
-                Ok(matches!(call_everyone::on(peer).await, Ok(all) if all == WORKERS - 1))
+                Ok(matches!(call_everyone::on(peer).await, Ok(all) if all == workers - 1))
             };
-            group.eventually("all others know", asked).await?;
+            eventually_async("all others know", asked).await?;
         }
     }
     let lost = began.elapsed();
     group.finish().await?;
     let ended = began.elapsed();
     eprintln!(
-        "{WORKERS} processes over {transport}: joined after {joined:.2?}, all to all {:.2?}, shared {:.2?}, \
+        "{workers} processes over {transport}: joined after {joined:.2?}, all to all {:.2?}, shared {:.2?}, \
          lost one {:.2?}, shut down {:.2?}; {} MiB resident each",
         called - joined,
         shared - called,

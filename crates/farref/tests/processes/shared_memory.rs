@@ -1,11 +1,13 @@
 //! Large values are read out of the memory of the process that sends them: on Linux, between processes of one user.
 
+use std::time::{Duration, Instant};
+
 use anyhow::ensure;
 use farref::{Blob, Buffer, Error, Peer};
+use farref_testkit::{TEST_TIMEOUT, eventually_async, within};
 
-use crate::Tests;
 use crate::group::{Group, Options, run};
-use crate::worker::PATIENCE;
+use crate::{Tests, patterns};
 
 const MIB: usize = 1 << 20;
 
@@ -36,26 +38,14 @@ pub(crate) fn tests() -> Tests {
     }
 }
 
-/// Bytes of which no page is like another.
-fn pattern(size: usize, seed: u8) -> Vec<u8> {
-    let mut bytes = vec![seed; size];
-    for (number, page) in bytes.chunks_mut(4096).enumerate() {
-        page[0] = number as u8;
-        if let [_, second, ..] = page {
-            *second = (number >> 8) as u8;
-        }
-    }
-    bytes
-}
-
 #[farref::remote]
-async fn blob(size: usize, seed: u8) -> Blob {
-    pattern(size, seed).into()
+async fn blob(size: usize, seed: u64) -> Blob {
+    patterns::bytes(size, seed).into()
 }
 
 #[farref::remote]
 async fn blobs(count: usize, size: usize) -> Vec<Blob> {
-    let blob = Blob::from(pattern(size, 1));
+    let blob = Blob::from(patterns::bytes(size, 1));
     vec![blob; count]
 }
 
@@ -78,13 +68,12 @@ async fn read(group: &Group, name: &str) -> anyhow::Result<[u64; 2]> {
 /// Sends large values to and fro until both ends read each other's memory.
 pub(crate) async fn acquaint(group: &Group, name: &str) -> anyhow::Result<()> {
     let peer = group.peer(name)?;
-    group
-        .eventually("memory is read", async || {
-            let sent = Blob::from(pattern(MIB, 1));
-            ensure!(echo::on(&peer, sent.clone()).await? == sent);
-            Ok(read(group, name).await?.iter().all(|bytes| *bytes > 0))
-        })
-        .await
+    eventually_async("memory is read", async || {
+        let sent = Blob::from(patterns::bytes(MIB, 1));
+        ensure!(echo::on(&peer, sent.clone()).await? == sent);
+        Ok(read(group, name).await?.iter().all(|bytes| *bytes > 0))
+    })
+    .await
 }
 
 fn are_read() -> anyhow::Result<()> {
@@ -93,7 +82,7 @@ fn are_read() -> anyhow::Result<()> {
         let peer = group.peer("a")?;
         for size in [128 << 10, MIB + 1, 5 * MIB, 64 * MIB] {
             let before = read(group, "a").await?;
-            let sent = Blob::from(pattern(size, 3));
+            let sent = Blob::from(patterns::bytes(size, 3));
             ensure!(echo::on(&peer, sent.clone()).await? == sent, "{size} bytes");
             let after = read(group, "a").await?;
             let size = size as u64;
@@ -114,7 +103,7 @@ fn are_read() -> anyhow::Result<()> {
             "{before:?} {after:?}"
         );
         // What is small goes through the socket.
-        let small = Blob::from(pattern(100 << 10, 3));
+        let small = Blob::from(patterns::bytes(100 << 10, 3));
         ensure!(echo::on(&peer, small.clone()).await? == small);
         ensure!(read(group, "a").await? == after);
         Ok(())
@@ -124,7 +113,7 @@ fn are_read() -> anyhow::Result<()> {
 async fn use_the_socket(group: &mut Group) -> anyhow::Result<()> {
     let peer = group.peer("a")?;
     for _ in 0..20 {
-        let sent = Blob::from(pattern(3 * MIB, 3));
+        let sent = Blob::from(patterns::bytes(3 * MIB, 3));
         ensure!(echo::on(&peer, sent.clone()).await? == sent);
     }
     ensure!(read(group, "a").await? == [0, 0]);
@@ -150,7 +139,10 @@ fn over_tcp() -> anyhow::Result<()> {
     run(options, &["a"], use_the_socket)
 }
 
-/// Has a worker send a gigabyte in pieces, and returns when some of them have been read.
+/// How many pieces are sent: so many that a process is killed before all of them are read.
+const PIECES: usize = 64;
+
+/// Has a worker send many pieces, and returns when some of them have been read.
 async fn begin_to_read(group: &Group, peer: &Peer) -> anyhow::Result<farref::Pending<Vec<Blob>>> {
     let read = || {
         let snapshot = group.me.snapshot();
@@ -161,7 +153,7 @@ async fn begin_to_read(group: &Group, peer: &Peer) -> anyhow::Result<farref::Pen
         link.map_or(0, |link| link.bytes_from_memory)
     };
     let before = read();
-    let pending = blobs::on(peer, 64, 16 * MIB).timeout(None).start();
+    let pending = blobs::on(peer, PIECES, 16 * MIB).timeout(None).start();
     while read() == before {
         tokio::task::yield_now().await;
     }
@@ -172,26 +164,30 @@ fn killed_while_read() -> anyhow::Result<()> {
     run(Options::default(), &["a", "b"], async |group| {
         acquaint(group, "a").await?;
         acquaint(group, "b").await?;
-        // All of it may have been read before this process gets to kill it.
-        for attempt in 0.. {
-            let pending = begin_to_read(group, &group.peer("a")?).await?;
+        let began = Instant::now();
+        loop {
+            let peer = group.peer("a")?;
+            let pending = begin_to_read(group, &peer).await?;
+            let gone = peer.gone();
             group.kill("a")?;
             match pending.await {
                 Err(Error::PeerLost { peer, .. }) => {
                     ensure!(&*peer == "a");
                     break;
                 }
-                Ok(_) if attempt < 10 => {}
+                // All of it was read before this process got to kill it.
+                Ok(_) if began.elapsed() < TEST_TIMEOUT => {}
                 other => {
                     anyhow::bail!("not the loss of `a`: {:?}", other.map(|blobs| blobs.len()))
                 }
             }
+            within("the death of `a`", gone).await??;
             group.restart("a").await?;
-            group.me.wait_for_peer("a", PATIENCE).await?;
+            group.me.wait_for_peer("a", TEST_TIMEOUT).await?;
             acquaint(group, "a").await?;
         }
         let before = read(group, "b").await?[0];
-        ensure!(blob::on(&group.peer("b")?, MIB, 7).await? == Blob::from(pattern(MIB, 7)));
+        ensure!(blob::on(&group.peer("b")?, MIB, 7).await? == Blob::from(patterns::bytes(MIB, 7)));
         ensure!(read(group, "b").await?[0] == before + MIB as u64);
         Ok(())
     })
@@ -203,11 +199,11 @@ fn stopped_while_read() -> anyhow::Result<()> {
         let pending = begin_to_read(group, &group.peer("a")?).await?;
         group.stop("a")?;
         // What it has named can be read all the same.
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
         group.resume("a")?;
-        let expected = Blob::from(pattern(16 * MIB, 1));
+        let expected = Blob::from(patterns::bytes(16 * MIB, 1));
         let blobs = pending.await?;
-        ensure!(blobs.len() == 64 && blobs.iter().all(|blob| *blob == expected));
+        ensure!(blobs.len() == PIECES && blobs.iter().all(|blob| *blob == expected));
         Ok(())
     })
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use farref::{Error, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually_async};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::Tests;
 use crate::functions::{Probe, ProbeRRef, add, add_plainly, hold, release};
-use crate::group::{Options, run};
+use crate::group::{Options, SILENT_MS, run};
 use crate::launch::Launch;
-use crate::worker::PATIENCE;
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -34,7 +34,7 @@ fn compute() {
     let mut busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
     busy.0 += 1;
     // A test that fails is not to hang.
-    drop(OVER.wait_timeout_while(busy, PATIENCE, |(_, over)| !*over));
+    drop(OVER.wait_timeout_while(busy, TEST_TIMEOUT, |(_, over)| !*over));
 }
 
 /// Keeps a thread of the runtime busy, as no async function should.
@@ -94,7 +94,7 @@ async fn add_plainly_on(to: String) -> farref::Result<i64> {
 /// F1: as many computations as the runtime has threads and more, for longer than a worker may be silent.
 fn computing(runtime_threads: usize) -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 4_000,
+        peer_timeout_ms: SILENT_MS,
         runtime_threads,
         ..Options::default()
     };
@@ -108,22 +108,21 @@ fn computing(runtime_threads: usize) -> anyhow::Result<()> {
             take::on(&a, Slow).timeout(None).start(),
             compute_in_a_task::on(&a).timeout(None).start(),
         ];
-        group
-            .eventually("its runtime is busy", async || {
-                Ok(busy::on(&a).await? == runtime_threads)
-            })
-            .await?;
-        tokio::time::sleep(Duration::from_secs(9)).await;
+        eventually_async("its runtime is busy", async || {
+            Ok(busy::on(&a).await? == runtime_threads)
+        })
+        .await?;
+        // This is what the test is about, not a means to wait for something.
+        tokio::time::sleep(Duration::from_millis(SILENT_MS * 3 / 2)).await;
         ensure!(a.is_alive(), "it is not silent");
 
         // References are released there, and values dropped.
         drop(probe);
         ensure!(release::on(&b, "k".into()).await?);
-        group
-            .eventually("its value is dropped", async || {
-                Ok(probes_plainly::on(&a).await? == 0)
-            })
-            .await?;
+        eventually_async("its value is dropped", async || {
+            Ok(probes_plainly::on(&a).await? == 0)
+        })
+        .await?;
         // Plain functions run; an async one cannot, and its time limit holds.
         ensure!(add_plainly_on::on(&b, "a".into()).await? == 3);
         match add::on(&a, 1, 2).timeout(Duration::from_millis(300)).await {
@@ -132,7 +131,7 @@ fn computing(runtime_threads: usize) -> anyhow::Result<()> {
         }
         // Others join.
         let extra = Launch::addition(group, "extra")?.start("extra")?;
-        let peer = group.me.wait_for_peer("extra", PATIENCE).await?;
+        let peer = group.me.wait_for_peer("extra", TEST_TIMEOUT).await?;
         ensure!(add_plainly_on::on(&peer, "a".into()).await? == 3);
         ensure!(busy::on(&a).await? == runtime_threads, "it is still at it");
 

@@ -6,14 +6,14 @@ use std::task::{Context, Poll, ready};
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Error, Peer, RRef, Result, Stream, Streaming, Worker};
+use farref_testkit::eventually_async;
 use serde::{Deserialize, Serialize};
 
-use crate::Tests;
 use crate::counts::{CountDrop, count, has_counted};
 use crate::functions::{Probe, ProbeRRef as _, add, probes};
-use crate::group::{Group, Options, run};
-use crate::proxy::Proxy;
+use crate::group::{Group, Options, SILENT_MS, proxied, run};
 use crate::worker::EVICTED;
+use crate::{Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -173,11 +173,7 @@ async fn read_some(a: &Peer, count: u64) -> anyhow::Result<Streaming<u64>> {
 
 /// T4: nothing but the refused connection can have told, with a time-out as long as this.
 fn maker_dies() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 600_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let mut mine = read_some(&a, 5000).await?;
         let mut unread = count_up::on(&a, u64::MAX, String::new()).await?;
@@ -185,9 +181,7 @@ fn maker_dies() -> anyhow::Result<()> {
         let theirs = read_all::on(&b, theirs, "theirs".into())
             .timeout(None)
             .start();
-        group
-            .eventually("b reads", async || has_counted(&b, "theirs reads", 1).await)
-            .await?;
+        eventually_async("b reads", async || has_counted(&b, "theirs reads", 1).await).await?;
         group.kill("a")?;
         ensure_lost(&mut mine, 5000).await?;
         ensure_lost(&mut unread, 0).await?;
@@ -205,7 +199,7 @@ fn maker_dies() -> anyhow::Result<()> {
 /// T4: and what reads it on the stopped worker ends, too.
 fn maker_is_silent() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 3_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -218,18 +212,15 @@ fn maker_is_silent() -> anyhow::Result<()> {
             _dropped: Some(CountDrop("mine dropped".into())),
         };
         let argument = read_all::on(&a, Streaming::new(mine), "mine".into()).start();
-        group
-            .eventually("a reads", async || has_counted(&a, "mine reads", 1).await)
-            .await?;
+        eventually_async("a reads", async || has_counted(&a, "mine reads", 1).await).await?;
         group.stop("a")?;
         ensure_lost(&mut numbers, 5000).await?;
         ensure!(argument.await.is_err());
         let me = group.me.me();
-        group
-            .eventually("what it read is dropped", async || {
-                has_counted(&me, "mine dropped", 1).await
-            })
-            .await?;
+        eventually_async("what it read is dropped", async || {
+            has_counted(&me, "mine dropped", 1).await
+        })
+        .await?;
         group.resume("a")?;
         let status = group.ended("a").await?;
         ensure!(status.code() == Some(EVICTED), "it ended with {status}");
@@ -239,11 +230,7 @@ fn maker_is_silent() -> anyhow::Result<()> {
 
 /// T3, R2
 fn reader_dies() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: 600_000,
-        ..Options::default()
-    };
-    run(options, &["a", "b", "c"], async |group| {
+    run(Options::default(), &["a", "b", "c"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let numbers = count_up::on(&a, u64::MAX, "k".into()).await?;
         let reading = read_all::on(&b, numbers, "k".into()).timeout(None).start();
@@ -251,24 +238,20 @@ fn reader_dies() -> anyhow::Result<()> {
         let holding = hold_probes::on(&b, references, "holds".into());
         let holding = holding.timeout(None).start();
         for what in ["k reads", "holds"] {
-            group
-                .eventually(what, async || has_counted(&b, what, 1).await)
-                .await?;
+            eventually_async(what, async || has_counted(&b, what, 1).await).await?;
         }
         ensure!(probes::on(&a).await? >= 100);
         ensure!(has_counted(&a, "k dropped", 0).await?);
         group.kill("b")?;
         ensure!(reading.await.is_err() && holding.await.is_err());
-        group
-            .eventually("the stream is dropped", async || {
-                has_counted(&a, "k dropped", 1).await
-            })
-            .await?;
-        group
-            .eventually("what was in items is freed", async || {
-                Ok(probes::on(&a).await? == 0)
-            })
-            .await
+        eventually_async("the stream is dropped", async || {
+            has_counted(&a, "k dropped", 1).await
+        })
+        .await?;
+        eventually_async("what was in items is freed", async || {
+            Ok(probes::on(&a).await? == 0)
+        })
+        .await
     })
 }
 
@@ -281,10 +264,10 @@ fn connections(group: &Group) -> anyhow::Result<u64> {
 /// T1, D2: out and back at once, over connections that break wherever they are.
 fn broken_connections() -> anyhow::Result<()> {
     const NUMBERS: u64 = 20_000;
-    let proxy = Proxy::between(&["driver", "a"])?;
-    run(proxy.options(), &["a"], async |group| {
+    let (proxy, options) = proxied(&["driver", "a"])?;
+    run(options, &["a"], async |group| {
         let a = group.peer("a")?;
-        proxy.cut_all_the_time();
+        proxy.cut_repeatedly();
         while connections(group)? <= 100 {
             let mine = Numbers {
                 next: 0,
@@ -372,7 +355,7 @@ fn slow_reader() -> anyhow::Result<()> {
     run(Options::default(), &["a"], async |group| {
         let a = group.peer("a")?;
         let mut numbers = read_some(&a, 1).await?;
-        for read in 1..100_000 {
+        for read in 1..amount(30_000, 100_000) {
             if read % 5_000 == 0 {
                 // Whatever is made without being asked for would be made meanwhile.
                 for _ in 0..20 {

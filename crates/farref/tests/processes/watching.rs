@@ -5,12 +5,13 @@ use std::path::Path;
 use anyhow::{Context as _, bail, ensure};
 use farref::agent::NodeId;
 use farref::{Departure, MemberEvent, Members};
+use farref_testkit::{Scratch, TEST_TIMEOUT};
 
+use crate::Tests;
 use crate::functions::{Probe, add, leave_soon, watch_until_end};
-use crate::group::{Options, run};
+use crate::group::{Options, SILENT_MS, run};
 use crate::launch::Launch;
-use crate::worker::{EVICTED, PATIENCE};
-use crate::{Scratch, Tests};
+use crate::worker::EVICTED;
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -30,11 +31,8 @@ pub(crate) fn tests() -> Tests {
     ]
 }
 
-/// Long enough that nobody is declared dead for being silent while a test lasts.
-const NEVER: u64 = 600_000;
-
 async fn next(members: &mut Members) -> anyhow::Result<MemberEvent> {
-    let event = tokio::time::timeout(PATIENCE / 2, members.next()).await;
+    let event = tokio::time::timeout(TEST_TIMEOUT / 2, members.next()).await;
     event.context("nothing is told")?.context("the end")
 }
 
@@ -69,7 +67,6 @@ fn killed_and_back() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let serve = scratch.file("serve");
     let options = Options {
-        peer_timeout_ms: NEVER,
         serves_after: Some(serve.clone()),
         ..Options::default()
     };
@@ -95,7 +92,7 @@ fn killed_and_back() -> anyhow::Result<()> {
 /// W2, W4
 fn stopped() -> anyhow::Result<()> {
     let options = Options {
-        peer_timeout_ms: 3_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: true,
         ..Options::default()
     };
@@ -146,11 +143,7 @@ fn joins_and_leaves() -> anyhow::Result<()> {
 
 /// W5
 fn owner_killed() -> anyhow::Result<()> {
-    let options = Options {
-        peer_timeout_ms: NEVER,
-        ..Options::default()
-    };
-    run(options, &["a", "b"], async |group| {
+    run(Options::default(), &["a", "b"], async |group| {
         let [of_a, of_b] = [group.peer("a")?, group.peer("b")?].map(|on| Probe::new_on(&on, 1));
         let [of_a, of_b] = [of_a.remote(), of_b.remote()];
         let a_gone = of_a.owner_gone();

@@ -118,6 +118,3 @@ impl Refusals {
         }
     }
 }
-
-/// How long anything in these tests may take before it counts as hanging.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

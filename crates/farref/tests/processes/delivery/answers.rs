@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context as _, ensure};
 use farref::{RRef, Worker};
+use farref_testkit::eventually_async;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::functions::{add, add_plainly, pid};
 use crate::group;
-use crate::{Options, Tests};
+use crate::{Options, Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -42,19 +43,20 @@ pub(crate) fn tests() -> Tests {
 }
 
 const MIB: u64 = 1 << 20;
-/// Twenty times as much as the callee may have under way.
-const CALLS: u64 = 200;
 const ANSWER: u64 = 4 * MIB;
 const BUDGET: u64 = 40 * MIB;
 /// What a worker of these tests has anyway, and what its threads are at.
 const BESIDE: u64 = 150 * MIB;
 
+/// Answers that take twice as much memory as the callee may ever have, or four times.
+fn calls() -> u64 {
+    amount(100, 200)
+}
+
 fn narrow() -> Options {
     Options {
         max_answer_bytes: BUDGET,
         blocking_threads: 4,
-        // Nobody is declared dead who is only slow, or stopped.
-        peer_timeout_ms: 60_000,
         ..Options::default()
     }
 }
@@ -117,7 +119,7 @@ async fn all(
 fn bounded(pid: u32, what: &str) -> anyhow::Result<()> {
     let peak = peak_memory(pid)?;
     println!("D5: {what}: {} MiB at most", peak / MIB);
-    let sum = CALLS * ANSWER / MIB;
+    let sum = calls() * ANSWER / MIB;
     ensure!(
         peak < BUDGET + BESIDE,
         "{what}: {} MiB for answers of {sum} MiB",
@@ -131,7 +133,7 @@ fn large_answers_of_async_functions_are_bounded() -> anyhow::Result<()> {
     group::run(narrow(), &["a"], async |group| {
         let a = group.peer("a")?;
         let pid = pid::on(&a).await?;
-        all((0..CALLS).map(|_| large::on(&a).start()).collect()).await?;
+        all((0..calls()).map(|_| large::on(&a).start()).collect()).await?;
         bounded(pid, "async functions")
     })
 }
@@ -141,7 +143,10 @@ fn large_answers_of_plain_functions_are_bounded() -> anyhow::Result<()> {
     group::run(narrow(), &["a"], async |group| {
         let a = group.peer("a")?;
         let pid = pid::on(&a).await?;
-        all((0..CALLS).map(|_| large_plainly::on(&a).start()).collect()).await?;
+        all((0..calls())
+            .map(|_| large_plainly::on(&a).start())
+            .collect())
+        .await?;
         bounded(pid, "plain functions")
     })
 }
@@ -152,7 +157,7 @@ fn large_answers_of_methods_are_bounded() -> anyhow::Result<()> {
         let a = group.peer("a")?;
         let pid = pid::on(&a).await?;
         let library = Library::new_on(&a, 1).remote();
-        all((0..CALLS).map(|_| library.read().start()).collect()).await?;
+        all((0..calls()).map(|_| library.read().start()).collect()).await?;
         bounded(pid, "methods")
     })
 }
@@ -163,7 +168,7 @@ fn copies_of_a_value_that_is_fetched_are_bounded() -> anyhow::Result<()> {
         let a = group.peer("a")?;
         let pid = pid::on(&a).await?;
         let value: RRef<String> = large::on(&a).remote();
-        all((0..CALLS).map(|_| value.to_here().start()).collect()).await?;
+        all((0..calls()).map(|_| value.to_here().start()).collect()).await?;
         bounded(pid, "fetches")
     })
 }
@@ -172,7 +177,7 @@ fn copies_of_a_value_that_is_fetched_are_bounded() -> anyhow::Result<()> {
 #[farref::remote]
 async fn flood(whom: String) -> anyhow::Result<()> {
     let whom = Worker::current().context("no worker")?.peer(&whom)?;
-    all((0..CALLS)
+    all((0..calls())
         .map(|_| large::on(&whom).timeout(None).start())
         .collect())
     .await
@@ -184,12 +189,10 @@ fn a_caller_that_does_not_read_its_answers_holds_up_nobody_else() -> anyhow::Res
         let (a, b) = (group.peer("a")?, group.peer("b")?);
         let pid = pid::on(&a).await?;
         let flood = flood::on(&b, "a".to_owned()).timeout(None).start();
-        group
-            .eventually("the first are made", async || Ok(made::on(&a).await? > 0))
-            .await?;
+        eventually_async("the first are made", async || Ok(made::on(&a).await? > 0)).await?;
         group.stop("b")?;
         // Others are served, by the same functions too; that gives the flood its time as well.
-        for n in 0..50 {
+        for n in 0..20 {
             ensure!(add::on(&a, n, 1).await? == n + 1);
             ensure!(add_plainly::on(&a, n, 1).await? == n + 1);
             ensure!(large::on(&a).await?.len() as u64 == ANSWER);

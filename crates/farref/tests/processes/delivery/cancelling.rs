@@ -7,11 +7,11 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use anyhow::ensure;
 use farref::{Blob, Peer, RRef};
+use farref_testkit::eventually_async;
 
 use crate::counts::{CountDrop, count, counted, has_counted, never_end_with};
 use crate::functions::{Probe, ProbeRRef as _, add, open, probes, until_waiting, wait_at};
-use crate::group::{self, Group};
-use crate::proxy::Proxy;
+use crate::group::{self, Group, proxied};
 use crate::{Options, Tests};
 
 pub(crate) fn tests() -> Tests {
@@ -143,11 +143,10 @@ async fn probe(group: &Group) -> anyhow::Result<RRef<Probe>> {
 /// The probe on `b` is gone.
 async fn released(group: &Group) -> anyhow::Result<()> {
     let b = group.peer("b")?;
-    group
-        .eventually("the call's reference is released", async || {
-            Ok(probes::on(&b).await? == 0)
-        })
-        .await
+    eventually_async("the call's reference is released", async || {
+        Ok(probes::on(&b).await? == 0)
+    })
+    .await
 }
 
 /// The call is with `a`, and the probe that it carries lives.
@@ -235,11 +234,10 @@ fn a_call_cancelled_while_it_waits_for_a_thread_never_begins() -> anyhow::Result
         let desk = Desk::new_on(&a).remote();
         ensure!(desk.served().await? == 0);
         let busy = block::on(&a, "thread".to_owned()).start();
-        group
-            .eventually("the only thread is busy", async || {
-                has_counted(&a, "thread began", 1).await
-            })
-            .await?;
+        eventually_async("the only thread is busy", async || {
+            has_counted(&a, "thread began", 1).await
+        })
+        .await?;
         let queued = take_on_a_thread::on(&a, probe(group).await?)
             .timeout(None)
             .start();
@@ -273,8 +271,8 @@ async fn keep(probe: RRef<Probe>, blob: Blob) {
 
 /// D4: half sent.
 fn a_large_call_cancelled_on_its_way_leaves_nothing_behind() -> anyhow::Result<()> {
-    let proxy = Proxy::between(&["driver", "a", "b"])?;
-    group::run(proxy.options(), &["a", "b"], async |group| {
+    let (proxy, options) = proxied(&["driver", "a", "b"])?;
+    group::run(options, &["a", "b"], async |group| {
         let a = group.peer("a")?;
         add::on(&a, 1, 1).await?;
         let probe = probe(group).await?;
@@ -296,16 +294,13 @@ fn a_running_call_that_is_cancelled_is_dropped_where_it_waits() -> anyhow::Resul
         let running = never_end_with::on(&a, "runs".to_owned(), probe(group).await?)
             .timeout(None)
             .start();
-        group
-            .eventually("it runs", async || has_counted(&a, "runs began", 1).await)
-            .await?;
+        eventually_async("it runs", async || has_counted(&a, "runs began", 1).await).await?;
         ensure!(probes::on(&group.peer("b")?).await? == 1);
         drop(running);
-        group
-            .eventually("it is dropped", async || {
-                has_counted(&a, "runs dropped", 1).await
-            })
-            .await?;
+        eventually_async("it is dropped", async || {
+            has_counted(&a, "runs dropped", 1).await
+        })
+        .await?;
         released(group).await
     })
 }
@@ -315,15 +310,11 @@ fn a_plain_function_that_is_cancelled_runs_to_its_end() -> anyhow::Result<()> {
     group::run(narrow(), &["a"], async |group| {
         let a = group.peer("a")?;
         let running = block::on(&a, "plain".to_owned()).timeout(None).start();
-        group
-            .eventually("it runs", async || has_counted(&a, "plain began", 1).await)
-            .await?;
+        eventually_async("it runs", async || has_counted(&a, "plain began", 1).await).await?;
         drop(running);
         ensure!(counted::on(&a, "plain done".to_owned()).await? == 0);
         go_on::on(&a).await?;
-        group
-            .eventually("it ends", async || has_counted(&a, "plain done", 1).await)
-            .await
+        eventually_async("it ends", async || has_counted(&a, "plain done", 1).await).await
     })
 }
 
@@ -338,11 +329,10 @@ fn an_answer_that_nobody_takes_is_let_go() -> anyhow::Result<()> {
     group::run(narrow(), &["a", "b"], async |group| {
         let a = group.peer("a")?;
         let answered = give_back::on(&a, probe(group).await?).timeout(None).start();
-        group
-            .eventually("it is answered", async || {
-                Ok(group.me.snapshot().open_calls == 0)
-            })
-            .await?;
+        eventually_async("it is answered", async || {
+            Ok(group.me.snapshot().open_calls == 0)
+        })
+        .await?;
         ensure!(probes::on(&group.peer("b")?).await? == 1);
         drop(answered);
         released(group).await
@@ -356,17 +346,15 @@ fn a_worker_cancels_calls_to_itself() -> anyhow::Result<()> {
         let running = never_end_with::on(&me, "itself".to_owned(), probe(group).await?)
             .timeout(None)
             .start();
-        group
-            .eventually("it runs", async || {
-                has_counted(&me, "itself began", 1).await
-            })
-            .await?;
+        eventually_async("it runs", async || {
+            has_counted(&me, "itself began", 1).await
+        })
+        .await?;
         drop(running);
-        group
-            .eventually("it is dropped", async || {
-                has_counted(&me, "itself dropped", 1).await
-            })
-            .await?;
+        eventually_async("it is dropped", async || {
+            has_counted(&me, "itself dropped", 1).await
+        })
+        .await?;
         released(group).await
     })
 }

@@ -2,23 +2,25 @@
 
 use anyhow::{Context as _, ensure};
 use farref::{Blob, Peer, RRef, Worker};
+use farref_testkit::eventually_async;
 use tokio::task::JoinSet;
 
-use crate::Tests;
 use crate::counts::{count, counted};
 use crate::functions::{Probe, ProbeRRef as _, probes};
-use crate::group::{self, Group};
-use crate::proxy::Proxy;
+use crate::group::{self, Group, proxied};
+use crate::{Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![(
-        "every_call_is_answered_exactly_once_over_a_thousand_broken_connections",
-        every_call_is_answered_exactly_once_over_a_thousand_broken_connections,
+        "every_call_is_answered_exactly_once_over_broken_connections",
+        every_call_is_answered_exactly_once_over_broken_connections,
     )]
 }
 
-/// So many connections are broken.
-const CONNECTIONS: u64 = 1_000;
+/// How many connections are broken.
+fn broken_connections() -> u64 {
+    amount(250, 1_000)
+}
 
 /// Keeps what it is told, in the order in which it was told.
 struct Log {
@@ -64,15 +66,15 @@ async fn visit_caller(number: u64) -> anyhow::Result<u64> {
 }
 
 /// D2
-fn every_call_is_answered_exactly_once_over_a_thousand_broken_connections() -> anyhow::Result<()> {
-    let proxy = Proxy::between(&["driver", "a"])?;
-    group::run(proxy.options(), &["a"], async |group| {
+fn every_call_is_answered_exactly_once_over_broken_connections() -> anyhow::Result<()> {
+    let (proxy, options) = proxied(&["driver", "a"])?;
+    group::run(options, &["a"], async |group| {
         let a = group.peer("a")?;
         let log = Log::new_on(&a).remote();
-        proxy.cut_all_the_time();
+        proxy.cut_repeatedly();
         let began = std::time::Instant::now();
         let mut round = 0;
-        while connections(group)? <= CONNECTIONS {
+        while connections(group)? <= broken_connections() {
             tokio::try_join!(
                 small_calls(&a, &log, round),
                 large_calls(&a, round),
@@ -97,9 +99,7 @@ fn every_call_is_answered_exactly_once_over_a_thousand_broken_connections() -> a
         let here = counted::on(&group.me.me(), "visits".to_owned()).await?;
         ensure!(here == 5 * round, "{here} calls back in {round} rounds");
         drop(log);
-        group
-            .eventually("nothing is left", async || Ok(probes::on(&a).await? == 0))
-            .await
+        eventually_async("nothing is left", async || Ok(probes::on(&a).await? == 0)).await
     })
 }
 

@@ -6,12 +6,12 @@ use std::ops::Range;
 
 use anyhow::{bail, ensure};
 use farref::{Error, Peer};
+use farref_testkit::Scratch;
 use tokio::task::JoinSet;
 
 use crate::functions::wait_at;
-use crate::group::{self, Group};
-use crate::proxy::Proxy;
-use crate::{Options, Scratch, Tests};
+use crate::group::{self, Group, SILENT_MS, proxied};
+use crate::{Options, Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -124,17 +124,17 @@ fn a_function_runs_at_most_once_though_its_worker_is_killed() -> anyhow::Result<
 fn a_function_runs_at_most_once_over_cut_connections() -> anyhow::Result<()> {
     let scratch = Scratch::new()?;
     let path = scratch.file("ticks");
-    let proxy = Proxy::between(&["driver", "a"])?;
+    let (proxy, options) = proxied(&["driver", "a"])?;
     let options = Options {
         // The proxy listens for a dead worker too, so that only its silence tells.
-        peer_timeout_ms: 3_000,
-        ..proxy.options()
+        peer_timeout_ms: SILENT_MS,
+        ..options
     };
     group::run(options, &["a"], async |group| {
         let a = group.peer("a")?;
-        proxy.cut_all_the_time();
+        proxy.cut_repeatedly();
         let mut made = 0;
-        while made < 3_000 || proxy.cuts() < 50 {
+        while made < amount(500, 3_000) || proxy.cuts() < 50 {
             // In small lots: large ones travel in few frames.
             let mut calls = start(&a, &path, made..made + 20, true);
             made += 20;
@@ -150,7 +150,7 @@ fn a_function_runs_at_most_once_over_cut_connections() -> anyhow::Result<()> {
             "some ran twice: {ran:?}"
         );
 
-        let calls = start(&a, &path, made..made + 3_000, false);
-        kill_after(group, calls, 500, &path).await
+        let calls = start(&a, &path, made..made + amount(1_000, 3_000), false);
+        kill_after(group, calls, amount(200, 500), &path).await
     })
 }

@@ -14,12 +14,12 @@ use farref_proto::{
     Acks, AnswerHead, CallHead, ContextId, Control, Creation, Fingerprint, ForkId, Lane, MAX_BATCH,
     MessageId, NodeId, RRefId, Registration, Share, Target,
 };
+use farref_testkit::{eventually_async, run_test};
 
 use super::honest::{Nested, measure, visit, visits};
 use super::wire::{Connection, Head, frame, prefix};
 use super::{Scene, blocking};
 use crate::functions::{Probe, open, probes, wait_at};
-use crate::launch;
 
 /// What a worker is to do with whoever makes an attack.
 enum Outcome {
@@ -112,7 +112,7 @@ const ATTACKS: [(&str, Outcome, Attack); 21] = [
 ];
 
 pub(crate) fn test() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scene = Scene::set(ATTACKS.len() as u32).await?;
         let calls = Arc::new(Calls::captured().await?);
         let work = scene.work()?;
@@ -156,11 +156,12 @@ pub(crate) fn test() -> anyhow::Result<()> {
             ensure!(counted == expected, "{name}: {counted:?}");
             scene.goes_on().await.with_context(|| (*name).to_owned())?;
         }
-        ensure!(visits::on(&a).await? == 1, "a replayed call ran again");
+        let visits = visits::on(&a).await?;
+        ensure!(visits == 1, "a replayed call ran {visits} times");
         open::on(&a, "hostile".to_owned()).await?;
         // What they left here goes with them: only what the honest ones keep is left.
         let settled = || async { Ok(probes::on(&a).await? <= 2) };
-        scene.group.eventually("their values go", settled).await?;
+        eventually_async("their values go", settled).await?;
         scene.end(work).await
     })
 }
@@ -305,13 +306,20 @@ fn replays(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()> {
     for _ in 0..100 {
         connection.stream.write_all(&bytes)?;
     }
+    // The next connection ends this one, with all that has not been read.
+    connection.read_answer()?;
     // And on another connection.
     let (victim, me) = (connection.victim.clone(), connection.me.clone());
     let mut again = Connection::open(&victim, &me, 1500)?;
     for _ in 0..100 {
         again.stream.write_all(&bytes)?;
     }
-    Ok(())
+    // With the answer to another call, all before it has been read.
+    again.say(
+        &call(&calls.measure, answered(2)),
+        &calls.measure.arguments.body,
+    )?;
+    again.read_answer()
 }
 
 fn skips(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()> {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use farref_proto::GroupId;
@@ -21,8 +21,8 @@ use farref_rendezvous::group::{
     Address, Card, Liveness, LivenessProbe, Plan, TokenTag, enter, key_prefix,
 };
 use farref_rendezvous::{Rendezvous, RendezvousError, open};
+use farref_testkit::{TEST_TIMEOUT, eventually_async, free_port};
 
-use crate::group::free_port;
 use crate::{Group, Options, Tests};
 use honest::{counted, end_work, logged, rounds, work_with};
 use wire::{Victim, WIRE};
@@ -66,8 +66,6 @@ impl Scene {
             watched: true,
             played,
             max_calls: 64,
-            // Members that are only played answer nobody, however long the others take with theirs.
-            peer_timeout_ms: 600_000,
             ..Options::default()
         };
         let listeners = (0..played).map(|_| TcpListener::bind("127.0.0.1:0"));
@@ -106,7 +104,7 @@ impl Scene {
             let peer = self.group.peer(name)?;
             let before = rounds::on(&peer).await?;
             let goes_on = || async { Ok(rounds::on(&peer).await? > before + 2) };
-            self.group.eventually("the work goes on", goes_on).await?;
+            eventually_async("the work goes on", goes_on).await?;
         }
         Ok(())
     }
@@ -135,17 +133,16 @@ impl Scene {
     /// Waits until the log of the victim has lines with all of these words, and says how many.
     async fn logs(&self, words: &[&str]) -> anyhow::Result<usize> {
         let peer = self.group.peer("a")?;
-        let mut last = Vec::new();
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(30) {
+        let (mut last, mut lines) = (Vec::new(), 0);
+        let is_logged = eventually_async("a line in the log", async || {
             last = logged::on(&peer).await?;
             let is_meant = |line: &&String| words.iter().all(|word| line.contains(word));
-            match last.iter().filter(is_meant).count() {
-                0 => tokio::time::sleep(Duration::from_millis(10)).await,
-                lines => return Ok(lines),
-            }
-        }
-        anyhow::bail!("{words:?} is not in the log: {last:#?}")
+            lines = last.iter().filter(is_meant).count();
+            Ok(lines > 0)
+        });
+        let is_logged = is_logged.await;
+        is_logged.with_context(|| format!("{words:?} is not in the log: {last:#?}"))?;
+        Ok(lines)
     }
 
     /// Ends the work, which has gone well; nobody has grown too much, and nothing is left.
@@ -209,7 +206,7 @@ async fn play(
     }
 
     let place: Rendezvous = format!("tcp://127.0.0.1:{port}").parse()?;
-    let timeout = Duration::from_secs(60);
+    let timeout = TEST_TIMEOUT;
     let opened = open(&place, false, timeout).await?;
     let plan = Plan {
         name: format!("hostile{rank}"),

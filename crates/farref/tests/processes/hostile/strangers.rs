@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use farref_proto::{GroupId, NodeId};
+use farref_testkit::{TEST_TIMEOUT, eventually_async, run_test};
 
 use super::wire::{Greeting, Handshake, Purpose, Refusal, Reply, Verdict, Victim, WIRE};
 use super::{Scene, blocking};
@@ -88,7 +89,7 @@ const ATTACKS: [(&str, &str, Attack); 9] = [
 const SLOW: usize = 400;
 
 pub(crate) fn test() -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         // One that is played knows what all founders know. It goes at once: whoever is silent keeps others from joining.
         let scene = Scene::set(1).await?;
         let (victim, card) = (scene.victim.clone(), scene.played[0].clone());
@@ -114,7 +115,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
                 blocking(move || attack(&victim)).await?;
             }
             let is_counted = || async { Ok(scene.count(&counter).await? >= before + 20) };
-            scene.group.eventually(name, is_counted).await?;
+            eventually_async(name, is_counted).await?;
             // It is in the log, and not each time.
             let said = format!("reason={reason:?}");
             let lines = scene.logs(&["a connection is refused", &said]).await?;
@@ -137,7 +138,7 @@ pub(crate) fn test() -> anyhow::Result<()> {
         let is_counted =
             || async { Ok(scene.count("farref_misbehaved_total frame").await? >= before + 20) };
         let name = "all who have the token are counted";
-        scene.group.eventually(name, is_counted).await?;
+        eventually_async(name, is_counted).await?;
         let said = ["somebody who is no member misbehaves", "frame"];
         let lines = scene.logs(&said).await?;
         ensure!(lines < 20, "{lines} lines in the log");
@@ -148,14 +149,20 @@ pub(crate) fn test() -> anyhow::Result<()> {
         scene
             .group
             .me
-            .wait_for_peer("newcomer", Duration::from_secs(60))
+            .wait_for_peer("newcomer", TEST_TIMEOUT)
             .await?;
         slow.await??;
         slower.await??;
-        let overloaded = scene
-            .count("farref_refused_connections_total overloaded")
-            .await?;
-        ensure!(overloaded > 0, "those who dawdle were never too many");
+        // On a busy machine the first of them may have been hung up on before the last ones came.
+        eventually_async("those who dawdle are too many", async || {
+            let counter = "farref_refused_connections_total overloaded";
+            let are_too_many = scene.count(counter).await? > 0;
+            if !are_too_many {
+                dawdling().await??;
+            }
+            Ok(are_too_many)
+        })
+        .await?;
         scene
             .logs(&["too many connections in their handshake", "overloaded"])
             .await?;
@@ -203,7 +210,7 @@ fn dawdle(victim: &Victim) -> anyhow::Result<()> {
         if streams.is_empty() {
             return Ok(());
         }
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(100));
     }
     anyhow::bail!("{} were listened to all the time", streams.len())
 }

@@ -13,14 +13,12 @@ use farref_proto::{
     SESSION_VERSION,
 };
 use farref_rendezvous::group::Card;
+use farref_testkit::TEST_TIMEOUT;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 
 /// The version of the wire that this speaks.
 pub(crate) const WIRE: u16 = 8;
-
-/// How long it waits for anything that it is told.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) type Nonce = [u8; 16];
 
@@ -126,8 +124,8 @@ pub(crate) struct Victim {
 impl Victim {
     pub(crate) fn connect(&self) -> anyhow::Result<TcpStream> {
         let stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
+        stream.set_write_timeout(Some(TEST_TIMEOUT))?;
         stream.set_nodelay(true)?;
         Ok(stream)
     }
@@ -253,6 +251,24 @@ impl Connection {
         };
         let bytes = self.frame(lane, head, body);
         self.stream.write_all(&bytes)
+    }
+
+    /// Reads until the end of the first message with a body, which only an answer has.
+    pub(crate) fn read_answer(&mut self) -> anyhow::Result<()> {
+        loop {
+            let mut prefix = [0; 16];
+            self.stream.read_exact(&mut prefix)?;
+            let (head, rest) = prefix.split_at(4);
+            let (parts, body) = rest.split_at(4);
+            let head = u32::from_le_bytes(head.try_into()?);
+            let body = u64::from_le_bytes(body.try_into()?);
+            ensure!(parts == [0; 4], "a message with parts");
+            let rest = u64::from(head) + body;
+            io::copy(&mut (&mut self.stream).take(rest), &mut io::sink())?;
+            if body > 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Reads until it is hung up on.

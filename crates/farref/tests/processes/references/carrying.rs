@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, bail, ensure};
 use farref::{Blob, Error, RRef};
+use farref_testkit::eventually_async;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{live, nothing_is_left};
@@ -113,17 +114,16 @@ async fn probe(group: &Group) -> anyhow::Result<RRef<Probe>> {
 async fn only_the_driver_holds(group: &Group, probe: RRef<Probe>) -> anyhow::Result<()> {
     let a = group.peer("a")?;
     live(&a, 1).await?;
-    group
-        .eventually("only the driver holds the probe", async || {
-            let snapshot = a.snapshot().await?;
-            let [reference] = &snapshot.references[..] else {
-                return Ok(false);
-            };
-            Ok(reference.holders == ["driver"])
-        })
-        .await?;
+    eventually_async("only the driver holds the probe", async || {
+        let snapshot = a.snapshot().await?;
+        let [reference] = &snapshot.references[..] else {
+            return Ok(false);
+        };
+        Ok(reference.holders == ["driver"])
+    })
+    .await?;
     drop(probe);
-    nothing_is_left(group, &a).await
+    nothing_is_left(&a).await
 }
 
 /// R5
@@ -210,9 +210,7 @@ fn calls_to_a_worker_that_dies_leave_no_reference_open() -> anyhow::Result<()> {
         let there: Vec<_> = (0..100)
             .map(|_| never_end_with::on(&b, "dies".to_owned(), probe.clone()).remote())
             .collect();
-        group
-            .eventually("all run", async || has_counted(&b, "dies began", 200).await)
-            .await?;
+        eventually_async("all run", async || has_counted(&b, "dies began", 200).await).await?;
         // These are still on their way.
         group.stop("b")?;
         let late: Vec<_> = (0..100)

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use farref::{Error, Peer, RRef, Worker};
+use farref_testkit::{TEST_TIMEOUT, eventually_async};
 use serde::{Deserialize, Serialize};
 
 use super::{live, nothing_is_left};
 use crate::functions::{Probe, ProbeRRef as _, hold, probes, release, use_held};
 use crate::group::{self, Group};
-use crate::{Options, Tests};
+use crate::{Options, Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -66,13 +67,13 @@ fn a_reference_survives_the_worker_that_handed_it_on() -> anyhow::Result<()> {
     let names = ["owner", "middle", "receiver"];
     group::run(Options::default(), &names, async |group| {
         let mut survived = 0;
-        for round in 0..24 {
+        let rounds = amount(8, 24);
+        for round in 0..rounds {
             survived += u32::from(hand_on_and_die(group, round).await?);
             group.restart("middle").await?;
-            let patience = Duration::from_secs(60);
-            group.me.wait_for_peer("middle", patience).await?;
+            group.me.wait_for_peer("middle", TEST_TIMEOUT).await?;
         }
-        println!("R4: {survived} of 24 references were received and survived");
+        println!("R4: {survived} of {rounds} references were received and survived");
         Ok(())
     })
 }
@@ -102,12 +103,11 @@ async fn hand_on_and_die(group: &mut Group, round: u64) -> anyhow::Result<bool> 
     all_know_of_the_death(group, &middle).await?;
 
     let mut seen = Seen::Nothing;
-    group
-        .eventually("the receiver has it or the owner frees it", async || {
-            seen = look::on(&receiver, key.clone()).await?;
-            Ok(seen != Seen::Nothing || probes::on(&owner).await? == 0)
-        })
-        .await?;
+    eventually_async("the receiver has it or the owner frees it", async || {
+        seen = look::on(&receiver, key.clone()).await?;
+        Ok(seen != Seen::Nothing || probes::on(&owner).await? == 0)
+    })
+    .await?;
     match seen {
         Seen::Nothing => ensure!(!received, "received and lost"),
         Seen::NeverMade => ensure!(!waits, "made and lost"),
@@ -117,8 +117,8 @@ async fn hand_on_and_die(group: &mut Group, round: u64) -> anyhow::Result<bool> 
         }
     }
     let got = release::on(&receiver, key).await?;
-    nothing_is_left(group, &owner).await?;
-    nothing_is_left(group, &receiver).await?;
+    nothing_is_left(&owner).await?;
+    nothing_is_left(&receiver).await?;
     Ok(got)
 }
 
@@ -126,13 +126,12 @@ async fn hand_on_and_die(group: &mut Group, round: u64) -> anyhow::Result<bool> 
 async fn all_know_of_the_death(group: &Group, dead: &Peer) -> anyhow::Result<()> {
     let others = group.me.peers();
     for peer in others.iter().filter(|peer| peer.name() != dead.name()) {
-        group
-            .eventually("a death is known", async || {
-                let snapshot = peer.snapshot().await?;
-                let known = snapshot.peers.iter().find(|peer| peer.name == dead.name());
-                Ok(known.is_none_or(|known| known.status == "dead"))
-            })
-            .await?;
+        eventually_async("a death is known", async || {
+            let snapshot = peer.snapshot().await?;
+            let known = snapshot.peers.iter().find(|peer| peer.name == dead.name());
+            Ok(known.is_none_or(|known| known.status == "dead"))
+        })
+        .await?;
     }
     Ok(())
 }
@@ -173,6 +172,6 @@ fn a_received_reference_is_usable_at_once() -> anyhow::Result<()> {
         drop(probe);
         ensure!(use_held::on(&b, "kept".to_owned()).await? == 4);
         ensure!(release::on(&b, "kept".to_owned()).await?);
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }

@@ -3,12 +3,12 @@
 
 use anyhow::{Context as _, ensure};
 use farref::Error;
+use farref_testkit::eventually_async;
 
 use super::{live, nothing_is_left};
 use crate::functions::{Probe, ProbeRRef as _, hold, probes, release, use_held};
-use crate::group;
-use crate::proxy::Proxy;
-use crate::{Options, Tests};
+use crate::group::{self, proxied};
+use crate::{Options, Tests, amount};
 
 pub(crate) fn tests() -> Tests {
     vec![
@@ -49,7 +49,7 @@ fn a_value_lives_while_a_reference_to_it_is_in_flight() -> anyhow::Result<()> {
         ensure!(use_held::on(&b, key()).await? == 7);
         live(&a, 1).await?;
         ensure!(release::on(&b, key()).await?);
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }
 
@@ -58,7 +58,7 @@ fn a_value_lives_while_anyone_holds_it_and_goes_with_the_last() -> anyhow::Resul
     group::run(Options::default(), &["a", "b", "c"], async |group| {
         let (a, b, c) = (group.peer("a")?, group.peer("b")?, group.peer("c")?);
         let all = [&a, &b, &c];
-        for round in 0..60_u64 {
+        for round in 0..amount(12, 60_u64) {
             let key = format!("round {round}");
             let probe = Probe::new_on(&a, round).remote();
             for peer in all {
@@ -75,7 +75,7 @@ fn a_value_lives_while_anyone_holds_it_and_goes_with_the_last() -> anyhow::Resul
                 ensure!(use_held::on(last, key.clone()).await? == round);
                 ensure!(release::on(next(0), key.clone()).await?);
             }
-            nothing_is_left(group, &a).await?;
+            nothing_is_left(&a).await?;
         }
         Ok(())
     })
@@ -97,11 +97,10 @@ fn what_a_killed_worker_held_is_freed() -> anyhow::Result<()> {
         hold::on(&a, "lost".to_owned(), lost.clone()).await?;
         live(&a, 51).await?;
         group.kill("b")?;
-        group
-            .eventually("only the shared one is left", async || {
-                Ok(probes::on(&a).await? == 1)
-            })
-            .await?;
+        eventually_async("only the shared one is left", async || {
+            Ok(probes::on(&a).await? == 1)
+        })
+        .await?;
         ensure!(shared.value().await? == 1);
         let error = lost.value().await.err().context("its owner is dead")?;
         ensure!(
@@ -110,17 +109,19 @@ fn what_a_killed_worker_held_is_freed() -> anyhow::Result<()> {
         );
         ensure!(release::on(&a, "lost".to_owned()).await?);
         drop((shared, lost));
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }
 
 /// R3
 fn cut_connections_neither_lose_nor_bring_back_references() -> anyhow::Result<()> {
-    let proxy = Proxy::between(&["driver", "a", "b"])?;
-    group::run(proxy.options(), &["a", "b"], async |group| {
+    let (proxy, options) = proxied(&["driver", "a", "b"])?;
+    group::run(options, &["a", "b"], async |group| {
         let (a, b) = (group.peer("a")?, group.peer("b")?);
-        proxy.cut_all_the_time();
-        for round in 0..100_u64 {
+        proxy.cut_repeatedly();
+        let mut round = 0_u64;
+        while round < amount(30, 100) || proxy.cuts() <= 50 {
+            round += 1;
             let mut steps = Vec::new();
             for n in 0..10 {
                 let probe = Probe::new_on(&a, n).remote();
@@ -146,15 +147,13 @@ fn cut_connections_neither_lose_nor_bring_back_references() -> anyhow::Result<()
         }
         proxy.pass();
         println!("R3: {} cuts", proxy.cuts());
-        ensure!(proxy.cuts() > 50, "only {} cuts", proxy.cuts());
         // Twice: whatever is late has come by the second time.
         for worker in [&a, &b, &a, &b] {
-            nothing_is_left(group, worker).await?;
+            nothing_is_left(worker).await?;
         }
-        group
-            .eventually("nothing is left here", async || {
-                Ok(group.me.snapshot().references.is_empty())
-            })
-            .await
+        eventually_async("nothing is left here", async || {
+            Ok(group.me.snapshot().references.is_empty())
+        })
+        .await
     })
 }

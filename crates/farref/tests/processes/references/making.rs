@@ -73,7 +73,7 @@ fn a_slow_constructor_is_no_timeout() -> anyhow::Result<()> {
         ensure!(patient.await? == 5);
         live(&a, 1).await?;
         drop(slow);
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }
 
@@ -107,7 +107,7 @@ fn a_constructor_that_fails_fails_every_use() -> anyhow::Result<()> {
             }
         }
         drop(failing);
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }
 
@@ -122,6 +122,6 @@ fn a_value_that_nobody_waits_for_is_freed_when_it_is_made() -> anyhow::Result<()
         until_waiting::on(&a, gate(), 50).await?;
         open::on(&a, gate()).await?;
         until_waiting::on(&a, gate(), 0).await?;
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }

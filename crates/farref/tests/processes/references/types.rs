@@ -71,6 +71,6 @@ fn a_reference_is_not_read_as_one_to_another_type() -> anyhow::Result<()> {
         }
         ensure!(probe.value().await? == 1);
         drop(probe);
-        nothing_is_left(group, &a).await
+        nothing_is_left(&a).await
     })
 }

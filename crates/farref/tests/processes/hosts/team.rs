@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use farref::{Error, Peer, Worker};
+use farref_testkit::{Authority, TEST_TIMEOUT, eventually_async, free_port};
 
-use crate::certificates::Authority;
+use super::network::Network;
 use crate::functions::{add_on, call_everyone};
-use crate::group::{Options, free_port};
+use crate::group::{Options, tls};
 use crate::launch::{Launch, Launched};
-use crate::network::Network;
-use crate::worker::PATIENCE;
 
 /// Where a worker finds its certificate, its key, and whose certificates count.
 const TLS_FILES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];
@@ -108,7 +106,7 @@ impl<'a> Plan<'a> {
         let builder = builder.rendezvous(&format!("tcp://{place}"));
         let mut builder = self.options.apply(builder);
         if let Some(authority) = &self.authority {
-            builder = builder.tls(authority.worker("driver"));
+            builder = builder.tls(tls(authority.worker("driver")));
         }
         let me = builder.join().await;
         Ok(Team {
@@ -132,9 +130,7 @@ fn start(
     let rank = members.iter().position(|other| other.name == member.name);
     let mut launch = Launch::with(network.command_on(member.host)?, &member.options)?;
     if let Some(authority) = authority {
-        let uri = format!("farref:worker/{}", member.name);
-        let files = authority.issue(member.name, &[&uri]);
-        for (variable, file) in TLS_FILES.into_iter().zip(files) {
+        for (variable, file) in TLS_FILES.into_iter().zip(authority.worker(member.name)) {
             launch = launch.env(variable, file.display());
         }
     }
@@ -168,13 +164,13 @@ impl Team<'_> {
         let authority = self.authority.as_ref();
         let launched = start(self.network, self.place, &self.members, member, authority)?;
         self.workers.insert(member.name, launched);
-        Ok(self.me.wait_for_peer(name, PATIENCE).await?)
+        Ok(self.me.wait_for_peer(name, TEST_TIMEOUT).await?)
     }
 
     /// One worker reaches another, perhaps not at once: each learns in its own time that the other is there again.
     pub(crate) async fn reaches(&self, from: &str, to: &str) -> anyhow::Result<()> {
         let from = self.peer(from)?;
-        self.eventually("it is reached", async || {
+        eventually_async("it is reached", async || {
             match add_on::on(&from, to.to_owned(), 1, 2).await {
                 Ok(sum) => Ok(sum == 3),
                 Err(Error::Remote(_)) => Ok(false),
@@ -216,20 +212,6 @@ impl Team<'_> {
                 let is_there = |address: &String| address.starts_with(addresses);
                 ensure!(peer.addresses.iter().all(is_there), "{peer:?}");
             }
-        }
-        Ok(())
-    }
-
-    /// Waits until something is so.
-    pub(crate) async fn eventually(
-        &self,
-        what: &str,
-        mut is_so: impl AsyncFnMut() -> anyhow::Result<bool>,
-    ) -> anyhow::Result<()> {
-        let began = Instant::now();
-        while !is_so().await? {
-            ensure!(began.elapsed() < PATIENCE / 2, "never: {what}");
-            tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
     }

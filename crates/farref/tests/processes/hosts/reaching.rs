@@ -3,13 +3,13 @@
 use std::net::Ipv4Addr;
 
 use anyhow::ensure;
+use farref_testkit::{eventually_async, run_test};
 
-use crate::Test;
+use super::Test;
+use super::network::Network;
+use super::team::{Plan, Team, certified, options};
 use crate::functions::{Probe, ProbeRRef as _, add_on, hand_on, hold, probes, release, use_held};
 use crate::group::Options;
-use crate::launch;
-use crate::network::Network;
-use crate::team::{Plan, Team, certified, options};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -31,7 +31,7 @@ pub(crate) fn tests() -> Vec<Test> {
 }
 
 fn three_hosts(network: &Network, options: Options) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let plan = Plan::new(network, options).worker("b", 2).worker("c", 3);
         let team = plan.start().await?;
         team.calls_all_to_all().await?;
@@ -42,7 +42,7 @@ fn three_hosts(network: &Network, options: Options) -> anyhow::Result<()> {
 }
 
 fn by_ipv6(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let plan = Plan::new(network, certified()).meeting_at(network.long_address(1));
         let team = plan.worker("b", 2).worker("c", 3).start().await?;
         team.calls_all_to_all().await?;
@@ -69,7 +69,7 @@ async fn hand_around(team: &Team<'_>) -> anyhow::Result<()> {
         ensure!(use_held::on(holder, key.into()).await? == 7);
         ensure!(release::on(holder, key.into()).await?);
     }
-    team.eventually(
+    eventually_async(
         "the value is freed",
         async || Ok(probes::on(&b).await? == 0),
     )
@@ -79,7 +79,7 @@ async fn hand_around(team: &Team<'_>) -> anyhow::Result<()> {
 /// They meet in the one network and talk in the other: with the cable of the first one pulled, workers that have not
 /// talked yet do.
 fn two_networks(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let in_second = |host, bind: Option<Ipv4Addr>| Options {
             advertise: Some(network.second_address(host)),
             bind: bind.map(Into::into),

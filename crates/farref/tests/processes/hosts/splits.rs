@@ -4,17 +4,17 @@
 
 use anyhow::{Context as _, ensure};
 use farref::{Error, Worker};
+use farref_testkit::{Scratch, eventually_async, run_test};
 
+use super::Test;
+use super::network::Network;
+use super::team::{Plan, Team, options};
 use crate::functions::{
     Probe, ProbeRRef, add, add_on, hold, in_background, open, pid, probes, until_waiting,
     write_what_comes,
 };
-use crate::group::Options;
-use crate::launch;
-use crate::network::Network;
-use crate::team::{Plan, Team, options};
+use crate::group::{Options, SILENT_MS};
 use crate::worker::IN_MINORITY;
-use crate::{Scratch, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -58,7 +58,7 @@ async fn go_on_without(
 
 async fn start(network: &Network, require_majority: bool) -> anyhow::Result<Team<'_>> {
     let options = Options {
-        peer_timeout_ms: 4_000,
+        peer_timeout_ms: SILENT_MS,
         may_be_evicted: require_majority,
         require_majority,
         ..options()
@@ -81,7 +81,7 @@ async fn goes_on_with_three(team: &Team<'_>) -> anyhow::Result<()> {
         );
     }
     let b = team.peer("b")?;
-    team.eventually("what they held is freed", async || {
+    eventually_async("what they held is freed", async || {
         Ok(probes::on(&b).await? == 0)
     })
     .await?;
@@ -102,7 +102,7 @@ async fn hold_on_the_other_side(team: &Team<'_>) -> anyhow::Result<()> {
 
 /// F6
 fn each_goes_on(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scratch = Scratch::new()?;
         let mut team = start(network, false).await?;
         let (c, d) = (team.peer("c")?, team.peer("d")?);
@@ -135,7 +135,7 @@ fn each_goes_on(network: &Network) -> anyhow::Result<()> {
 
 /// F7
 fn needs_majority(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scratch = Scratch::new()?;
         let mut team = start(network, true).await?;
         let (c, d) = (team.peer("c")?, team.peer("d")?);

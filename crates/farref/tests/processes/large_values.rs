@@ -1,29 +1,30 @@
-//! Large values between two processes: what arrives, what it costs in memory, and whom it holds up.
+//! Large values between two processes: what arrives, what it costs in memory, and that small calls
+//! do not wait for it.
 //!
-//! Run as a worker of its own when the environment says so, and as the tests otherwise. The tests run
-//! one after the other: they measure the memory of the process.
+//! Each test runs in a process of its own, because it measures the memory of the process, and not
+//! beside another one, because all of them take much memory. `tools/bench` has their times.
 
 use std::ops::Range;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, LazyLock, RwLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use farref::testing::Cluster;
-use farref::{Blob, Buffer, Error, Peer, RRef, Source, Width, Worker, WorkerBuilder};
-use libtest_mimic::{Arguments, Trial};
+use farref::{Blob, Buffer, Error, Peer, RRef, Source, Width, Worker};
+use libtest_mimic::Trial;
 
-/// Says that this process is a worker, and whether it uses Unix sockets.
-const ROLE: &str = "FARREF_LARGE_VALUES_UNIX";
+use crate::alone::{alone, is_alone};
+use crate::amount;
+use crate::group::{self, Options, SILENT_MS};
+use crate::patterns::{check_bytes, check_words, fill_bytes};
 
-/// The large value: so large that one copy more would be seen in the memory of the process.
-const LARGE: usize = 256 << 20;
+/// The size of the large value: so large that one more copy shows in the memory of the process, and
+/// larger than what a worker keeps to receive into.
+fn large() -> usize {
+    amount(160 << 20, 256 << 20)
+}
 
 /// What a process may use beside it.
 const BESIDE: usize = 64 << 20;
-
-/// How long anything may take before it counts as hanging.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A test, which has a worker in the other process.
 type Test = fn(&Worker, &Peer) -> Result<()>;
@@ -31,18 +32,7 @@ type Test = fn(&Worker, &Peer) -> Result<()>;
 /// Below this a blob is a part of its value, from here on it travels beside it.
 const THRESHOLD: usize = 4096;
 
-fn main() -> Result<()> {
-    // RUST_LOG says what both processes are to tell about themselves.
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
-    if let Ok(unix) = std::env::var(ROLE) {
-        return serve(unix == "true");
-    }
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = Some(1);
-    // Those that measure memory come first: the others leave some to the allocator.
+pub(crate) fn trials() -> impl Iterator<Item = Trial> {
     let tests: [(&str, Test); 12] = [
         (
             "a_large_argument_takes_its_own_size_and_holds_up_nobody",
@@ -67,142 +57,62 @@ fn main() -> Result<()> {
         ("large_values_in_both_directions_at_once", both_directions),
         ("buffers_of_all_sizes_arrive_as_they_were", all_buffers),
         ("vectors_of_all_sizes_arrive_as_they_were", all_vectors),
-        ("a_buffer_costs_about_what_a_blob_costs", compare),
+        ("a_buffer_arrives_as_a_blob_does_and_as_vectors", all_forms),
         ("blobs_of_all_sizes_arrive_as_they_were", all_sizes),
         ("a_value_of_ten_thousand_blobs_arrives", many_blobs),
         ("a_value_of_too_many_blobs_is_a_typed_error", too_many_blobs),
     ];
-    let mut trials = Vec::new();
-    for (name, test) in tests {
-        for (unix, transport) in [(true, "unix"), (false, "tcp")] {
-            let run = move || run(unix, test).map_err(|error| format!("{error:?}").into());
-            trials.push(Trial::test(format!("{transport}_{name}"), run));
-        }
-    }
-    libtest_mimic::run(&arguments, trials).exit()
-}
-
-fn set_up(builder: WorkerBuilder, unix: bool) -> WorkerBuilder {
-    builder
-        .unix_sockets(unix)
-        .token("of this test")
-        .peer_timeout(Duration::from_millis(1500))
-        .call_timeout(PATIENCE)
-        .shutdown_timeout(PATIENCE)
-        .fail_on_leaks(true)
-}
-
-/// The other process.
-fn serve(unix: bool) -> Result<()> {
-    runtime()?.block_on(async {
-        let me = set_up(Worker::from_env(), unix).join().await?;
-        Ok(me.shutdown().await?)
+    tests.into_iter().flat_map(|(name, test)| {
+        [(true, "unix"), (false, "tcp")].map(|(unix, transport)| {
+            let name = format!("{transport}_{name}");
+            crate::trial(name.clone(), move || {
+                static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+                let _turn = match is_alone() {
+                    true => None,
+                    false => Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)),
+                };
+                alone(&name, || run(unix, test))
+            })
+        })
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    Ok(builder.worker_threads(2).enable_all().build()?)
-}
-
-/// Ends its process whatever becomes of the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Runs a test with a second process, on a thread that may block.
-fn run(unix: bool, test: Test) -> Result<()> {
-    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command
-        .env(ROLE, unix.to_string())
-        .env("FARREF_NAME", "other")
-        .env("MASTER_ADDR", address.ip().to_string())
-        .env("MASTER_PORT", address.port().to_string())
-        .env("RANK", "1")
-        .env("WORLD_SIZE", "2")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    let mut process = Process(command.spawn().context("starting the other process")?);
-    let runtime = runtime()?;
-    let builder = Worker::builder("driver")
-        .rank(0)
-        .world_size(2)
-        .rendezvous(&format!("tcp://{address}"));
-    let me = runtime.block_on(set_up(builder, unix).join())?;
-    let other = me.peer("other")?;
+fn run(unix_sockets: bool, test: Test) -> Result<()> {
+    let options = Options {
+        unix_sockets,
+        // `delivery::bounds` has a value that is on its way for longer than this.
+        peer_timeout_ms: SILENT_MS,
+        ..Options::default()
+    };
+    let mut driver = None;
+    group::run(options, &["other"], async |group| {
+        let (me, other) = (group.me.clone(), group.peer("other")?);
+        driver = Some(me.clone());
+        tokio::task::spawn_blocking(move || test(&me, &other)).await??;
 
-    test(&me, &other)?;
-
-    // Nobody was suspected.
-    let expected = if unix { "unix" } else { "tcp" };
-    for (snapshot, peer) in [
-        (me.snapshot(), "other"),
-        (runtime.block_on(other.snapshot())?, "driver"),
-    ] {
-        let peer = snapshot.peers.iter().find(|known| known.name == peer);
-        let peer = peer.context("the other is no member")?;
-        ensure!(peer.status == "alive", "{peer:?}");
-        // A process that gets no time for a moment loses its connection to caution, no more.
-        println!("{} connections in all", peer.connections);
-        ensure!(
-            peer.transport.as_deref().is_none_or(|it| it == expected),
-            "{peer:?}"
-        );
-    }
-    runtime.block_on(me.shutdown())?;
-    let left = me.snapshot();
+        // Neither has suspected the other.
+        let expected = if unix_sockets { "unix" } else { "tcp" };
+        let there = group.peer("other")?.snapshot().await?;
+        for (snapshot, peer) in [(group.me.snapshot(), "other"), (there, "driver")] {
+            let peer = snapshot.peers.iter().find(|known| known.name == peer);
+            let peer = peer.context("the other is no member")?;
+            ensure!(peer.status == "alive", "{peer:?}");
+            // A process that gets no time for a moment loses its connection to caution, no more.
+            println!("{} connections in all", peer.connections);
+            ensure!(
+                peer.transport.as_deref().is_none_or(|it| it == expected),
+                "{peer:?}"
+            );
+        }
+        Ok(())
+    })?;
+    let left = driver.context("no driver")?.snapshot();
     ensure!(
         left.references.is_empty() && left.open_calls == 0,
         "{left:?}"
     );
-    let began = Instant::now();
-    let status = loop {
-        match process.0.try_wait()? {
-            Some(status) => break status,
-            None if began.elapsed() > PATIENCE => bail!("the other process does not end"),
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    ensure!(status.success(), "the other process ended with {status}");
     Ok(())
-}
-
-/// How many words a page has.
-const PAGE: usize = 1024;
-
-/// Words of which each is different from its neighbours, so that no shift goes unnoticed.
-static WORDS: LazyLock<[u64; PAGE]> =
-    LazyLock::new(|| std::array::from_fn(|index| mix(index as u64)));
-
-fn mix(number: u64) -> u64 {
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-/// A page of a value, whose first word says which one it is. Gigabytes are filled and compared by the page,
-/// because tests are not optimised.
-fn page(number: usize, seed: u64) -> [u64; PAGE] {
-    let mut page = *WORDS;
-    page[0] = mix(number as u64 ^ seed);
-    page
-}
-
-fn fill_bytes(bytes: &mut [u8], seed: u64) {
-    for (number, chunk) in bytes.chunks_mut(8 * PAGE).enumerate() {
-        chunk.copy_from_slice(&bytemuck::cast_slice(&page(number, seed))[..chunk.len()]);
-    }
-}
-
-fn check_bytes(bytes: &[u8], seed: u64) -> bool {
-    let mut pages = bytes.chunks(8 * PAGE).enumerate();
-    pages.all(|(number, chunk)| {
-        chunk == &bytemuck::cast_slice::<_, u8>(&page(number, seed))[..chunk.len()]
-    })
 }
 
 fn fill(size: usize, seed: u64) -> Blob {
@@ -274,8 +184,8 @@ async fn count(blobs: Vec<Blob>) -> (usize, usize) {
     (blobs.len(), blobs.iter().map(|blob| blob.len()).sum())
 }
 
-/// Makes small calls to the peer until `big` is there; says how many were answered by then.
-fn meanwhile<T: Send + 'static>(
+/// Makes small calls to the peer until `big` is there; returns how many were answered by then.
+fn count_meanwhile<T: Send + 'static>(
     peer: &Peer,
     big: impl FnOnce() -> farref::Result<T> + Send + 'static,
 ) -> Result<(T, u64)> {
@@ -296,6 +206,23 @@ fn meanwhile<T: Send + 'static>(
     Ok((big?, answered))
 }
 
+/// The outcome of `big`, which small calls did not wait for.
+///
+/// On a busy machine the large call may be over before the first small one is even made. So it is
+/// made again then: if small calls waited for it, they would each time.
+fn meanwhile<T: Send + 'static, F: FnOnce() -> farref::Result<T> + Send + 'static>(
+    peer: &Peer,
+    mut big: impl FnMut() -> F,
+) -> Result<T> {
+    for _ in 0..5 {
+        let (outcome, answered) = count_meanwhile(peer, big())?;
+        if answered > 0 {
+            return Ok(outcome);
+        }
+    }
+    bail!("small calls waited for the large one")
+}
+
 /// The peaks of both processes since they were last reset.
 fn check_peaks(other: &Peer, value: usize) -> Result<()> {
     let peaks = [
@@ -313,14 +240,15 @@ fn check_peaks(other: &Peer, value: usize) -> Result<()> {
 }
 
 fn large_argument(_: &Worker, other: &Peer) -> Result<()> {
-    let blob = fill(LARGE, 1);
+    let blob = fill(large(), 1);
     reset_peak()?;
     reset_peak::on(other).wait()?;
-    let call = receive::on(other, blob.clone(), 1);
-    let (received, answered) = meanwhile(other, move || call.wait())?;
-    assert_eq!(received, (LARGE, true));
-    ensure!(answered > 0, "small calls waited for the large one");
-    check_peaks(other, LARGE)?;
+    let received = meanwhile(other, || {
+        let call = receive::on(other, blob.clone(), 1);
+        move || call.wait()
+    })?;
+    assert_eq!(received, (large(), true));
+    check_peaks(other, large())?;
     drop(blob);
     Ok(())
 }
@@ -328,54 +256,59 @@ fn large_argument(_: &Worker, other: &Peer) -> Result<()> {
 fn large_result(_: &Worker, other: &Peer) -> Result<()> {
     reset_peak()?;
     reset_peak::on(other).wait()?;
-    let call = send::on(other, LARGE, 2);
-    let (blob, answered) = meanwhile(other, move || call.wait())?;
+    let blob = meanwhile(other, || {
+        let call = send::on(other, large(), 2);
+        move || call.wait()
+    })?;
     ensure!(
-        blob.len() == LARGE && check(&blob, 2),
+        blob.len() == large() && check(&blob, 2),
         "something else arrived"
     );
-    ensure!(answered > 0, "small calls waited for the large one");
-    check_peaks(other, LARGE)?;
+    check_peaks(other, large())?;
     drop(blob);
 
     // Left there, and fetched: the same.
-    let left_there: RRef<Blob> = send::on(other, LARGE, 3).remote();
+    let left_there: RRef<Blob> = send::on(other, large(), 3).remote();
     wait_until_made(&left_there)?;
     reset_peak()?;
     let call = left_there.to_here();
-    let (blob, _) = meanwhile(other, move || call.wait())?;
+    let (blob, _) = count_meanwhile(other, move || call.wait())?;
     ensure!(
-        blob.len() == LARGE && check(&blob, 3),
+        blob.len() == large() && check(&blob, 3),
         "something else arrived"
     );
-    check_peaks(other, LARGE)?;
+    check_peaks(other, large())?;
     drop(left_there);
     Ok(())
+}
+
+/// Receives a blob and drops it. Returns the size of the blob, and the memory of the process then.
+#[farref::remote]
+async fn swallow_and_measure(blob: Blob) -> Result<(usize, usize), String> {
+    let size = blob.len();
+    drop(blob);
+    Ok((size, memory("VmRSS:")?))
 }
 
 /// Within this process, so that nothing else takes memory meanwhile.
 fn kept_memory(_: &Worker, _: &Peer) -> Result<()> {
     const SIZE: usize = 64 << 20;
-    let resident = || memory("VmRSS:").map_err(anyhow::Error::msg);
-    let runtime = runtime()?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    // Memory of the sender, which does not change.
+    let (small, blob) = (fill(THRESHOLD, 1), fill(SIZE, 1));
     for kept in [0, SIZE / 2, 2 * SIZE] {
         let cluster = Cluster::start_with(2, |builder| {
             builder.kept_receive_buffers(kept).shared_memory(false)
         });
         let cluster = runtime.block_on(cluster)?;
         let peer = cluster.worker(0).peer("worker1")?;
-        ensure!(swallow::on(&peer, fill(THRESHOLD, 1)).wait()? == THRESHOLD);
-        let before = resident()?;
-        ensure!(swallow::on(&peer, fill(SIZE, 1)).wait()? == SIZE);
-        let began = Instant::now();
-        // It was let go of before the answer came, or a moment after. What is kept is so for five seconds.
-        while kept < SIZE && resident()? > before + SIZE / 2 {
-            ensure!(began.elapsed().as_secs() < 4, "it is kept: {kept}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        if kept >= SIZE {
-            ensure!(resident()? > before + SIZE / 2, "nothing is kept: {kept}");
-        }
+        let (received, before) = swallow_and_measure::on(&peer, small.clone()).wait()?;
+        ensure!(received == THRESHOLD);
+        let (received, after) = swallow_and_measure::on(&peer, blob.clone()).wait()?;
+        ensure!(received == SIZE);
+        // What is kept is kept for seconds, and what is not is freed when it is dropped.
+        let is_kept = after > before + SIZE / 2;
+        ensure!(is_kept == (kept >= SIZE), "{kept}: {before}, then {after}");
         runtime.block_on(cluster.shutdown())?;
     }
     Ok(())
@@ -384,7 +317,7 @@ fn kept_memory(_: &Worker, _: &Peer) -> Result<()> {
 /// Waits until the value is there, without fetching it.
 fn wait_until_made(blob: &RRef<Blob>) -> Result<()> {
     let there = length::on(&blob.owner()?, blob.clone()).wait()?;
-    ensure!(there == LARGE, "{there}");
+    ensure!(there == large(), "{there}");
     Ok(())
 }
 
@@ -394,7 +327,7 @@ async fn length(blob: RRef<Blob>) -> farref::Result<usize> {
 }
 
 fn both_directions(_: &Worker, other: &Peer) -> Result<()> {
-    let size = LARGE / 4;
+    let size = large() / 4;
     let calls: Vec<_> = (0..3)
         .map(|seed| exchange::on(other, fill(size, seed), seed))
         .collect();
@@ -468,16 +401,12 @@ fn too_many_blobs(_: &Worker, other: &Peer) -> Result<()> {
         "as many as allowed"
     );
     let too_many = vec![blob.clone(); 65_537];
-    let refused = count::on(other, too_many)
-        .timeout(Duration::from_secs(10))
-        .wait();
+    let refused = count::on(other, too_many).wait();
     ensure!(
         matches!(refused, Err(Error::Codec { .. })),
         "the argument: {refused:?}"
     );
-    let refused = repeat::on(other, blob, 65_537)
-        .timeout(Duration::from_secs(10))
-        .wait();
+    let refused = repeat::on(other, blob, 65_537).wait();
     let refused = refused.map(|blobs| blobs.len());
     ensure!(
         matches!(refused, Err(Error::Codec { .. })),
@@ -496,8 +425,7 @@ struct Storage(RwLock<Vec<u64>>, usize);
 
 impl Storage {
     fn buffer(words: usize, seed: u64) -> Buffer {
-        let mut values = vec![0; words];
-        fill_bytes(bytemuck::cast_slice_mut(&mut values), seed);
+        let values = crate::patterns::words(words, seed);
         Buffer::from_source(Arc::new(Self(RwLock::new(values), 8 * words)))
     }
 }
@@ -517,10 +445,6 @@ impl Source for Storage {
     }
 }
 
-fn check_words(values: &[u64], seed: u64) -> bool {
-    check_bytes(bytemuck::cast_slice(values), seed)
-}
-
 #[farref::remote]
 fn receive_words(buffer: Buffer, seed: u64) -> Result<(usize, bool), farref::CodecError> {
     let values = buffer.into_vec::<u64>()?;
@@ -533,25 +457,26 @@ fn send_words(words: usize, seed: u64) -> Buffer {
 }
 
 fn large_buffer(_: &Worker, other: &Peer) -> Result<()> {
-    let words = LARGE / 8;
+    let words = large() / 8;
     let buffer = Storage::buffer(words, 1);
     reset_peak()?;
     reset_peak::on(other).wait()?;
-    let call = receive_words::on(other, buffer.clone(), 1);
-    let (received, answered) = meanwhile(other, move || call.wait())?;
+    let received = meanwhile(other, || {
+        let call = receive_words::on(other, buffer.clone(), 1);
+        move || call.wait()
+    })?;
     assert_eq!(received, (words, true));
-    ensure!(answered > 0, "small calls waited for the large one");
-    check_peaks(other, LARGE)?;
+    check_peaks(other, large())?;
     drop(buffer);
 
     reset_peak()?;
     reset_peak::on(other).wait()?;
     let call = send_words::on(other, words, 2);
-    let (buffer, _) = meanwhile(other, move || call.wait())?;
+    let (buffer, _) = count_meanwhile(other, move || call.wait())?;
     let values = buffer.into_vec::<u64>()?;
     ensure!(values.len() == words, "{} words", values.len());
     ensure!(check_words(&values, 2), "something else arrived");
-    check_peaks(other, LARGE)
+    check_peaks(other, large())
 }
 
 #[farref::remote]
@@ -561,24 +486,18 @@ fn receive_vector(values: Vec<u64>, seed: u64) -> (usize, bool) {
 
 #[farref::remote]
 fn send_vector(words: usize, seed: u64) -> Vec<u64> {
-    vector(words, seed)
+    crate::patterns::words(words, seed)
 }
 
 #[farref::remote]
 fn send_with_length(words: usize, seed: u64) -> (usize, Vec<u64>) {
-    (words, vector(words, seed))
-}
-
-fn vector(words: usize, seed: u64) -> Vec<u64> {
-    let mut values = vec![0; words];
-    fill_bytes(bytemuck::cast_slice_mut(&mut values), seed);
-    values
+    (words, crate::patterns::words(words, seed))
 }
 
 /// It is copied by neither side: there would be no room for that. It is larger than what is kept to receive into.
 fn large_vector(_: &Worker, other: &Peer) -> Result<()> {
-    let words = LARGE / 8;
-    let values = vector(words, 1);
+    let words = large() / 8;
+    let values = crate::patterns::words(words, 1);
     reset_peak()?;
     reset_peak::on(other).wait()?;
     assert_eq!(receive_vector::on(other, values, 1).wait()?, (words, true));
@@ -647,11 +566,9 @@ async fn echo_buffers(buffers: Vec<Buffer>) -> Vec<Buffer> {
 
 fn all_buffers(_: &Worker, other: &Peer) -> Result<()> {
     fn elements<T: bytemuck::Pod>(size: usize) -> Vec<T> {
-        let bytes = fill(size / size_of::<T>() * size_of::<T>(), 5);
-        bytes
-            .chunks_exact(size_of::<T>())
-            .map(bytemuck::pod_read_unaligned)
-            .collect()
+        let mut elements = vec![T::zeroed(); size / size_of::<T>()];
+        fill_bytes(bytemuck::cast_slice_mut(&mut elements), 5);
+        elements
     }
     fn same<T: bytemuck::Pod + PartialEq>(buffer: Buffer, size: usize) -> Result<()> {
         let width = buffer.width().bytes();
@@ -671,7 +588,7 @@ fn all_buffers(_: &Worker, other: &Peer) -> Result<()> {
         (16 << 10) + 8,
         1 << 20,
         (5 << 20) + 24,
-        64 << 20,
+        amount(16 << 20, 64 << 20),
     ];
     for size in sizes {
         let sent = vec![
@@ -715,34 +632,22 @@ async fn swallow_vector(buffer: Buffer) -> Result<usize, farref::CodecError> {
     })
 }
 
-/// The median time of some calls, in milliseconds.
-fn median(call: impl Fn() -> farref::Call<usize>, size: usize) -> Result<f64> {
-    let mut times = Vec::new();
-    for _ in 0..15 {
-        let call = call();
-        let began = Instant::now();
-        ensure!(call.wait()? == size, "something else arrived");
-        times.push(began.elapsed());
-    }
-    times.sort_unstable();
-    Ok(1e3 * times[times.len() / 2].as_secs_f64())
-}
-
-/// 64 MiB as a blob, as a buffer, and as vectors that are the program's. The memory of blobs and
-/// buffers is used again, that of vectors is fresh each time, which is what they take longer for.
-fn compare(_: &Worker, other: &Peer) -> Result<()> {
+/// As a blob, as a buffer, and as vectors that are the program's.
+fn all_forms(_: &Worker, other: &Peer) -> Result<()> {
     let size = 64 << 20;
     let blob = fill(size, 1);
     let words = Storage::buffer(size / 8, 1);
     let bytes = Buffer::from_vec(vec![1_u8; size]);
-    let blob = median(|| swallow::on(other, blob.clone()), size)?;
-    let buffer = median(|| swallow_buffer::on(other, words.clone()), size)?;
-    let vector = median(|| swallow_vector::on(other, words.clone()).untyped(), size)?;
-    let bytes = median(|| swallow_vector::on(other, bytes.clone()).untyped(), size)?;
-    println!("64 MiB: a blob {blob:.1} ms, a buffer {buffer:.1} ms, both in memory used before");
-    println!("64 MiB: a vector of words {vector:.1} ms, one of bytes {bytes:.1} ms, both fresh");
-    // About falling off a cliff, on a busy machine.
-    ensure!(buffer < 10.0 * blob, "a buffer");
-    ensure!(vector < 10.0 * bytes, "a vector");
+    // The memory of blobs and buffers is used again, that of vectors is fresh each time.
+    for _ in 0..amount(2, 15) {
+        for received in [
+            swallow::on(other, blob.clone()).wait()?,
+            swallow_buffer::on(other, words.clone()).wait()?,
+            swallow_vector::on(other, words.clone()).wait()?,
+            swallow_vector::on(other, bytes.clone()).wait()?,
+        ] {
+            ensure!(received == size, "something else arrived");
+        }
+    }
     Ok(())
 }

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use farref::Error;
+use farref_testkit::{Scratch, eventually_async, run_test};
 
+use super::Test;
+use super::network::Network;
+use super::team::{Plan, certified};
 use crate::functions::{
     Probe, ProbeRRef, add, add_on, hold, open, pid, probes, release, until_waiting, use_held,
     wait_at, write_what_comes,
 };
-use crate::group::Options;
-use crate::launch;
-use crate::network::Network;
-use crate::team::{Plan, certified};
+use crate::group::{NEVER_MS, Options, SILENT_MS};
 use crate::worker::EVICTED;
-use crate::{Scratch, Test};
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -47,12 +47,10 @@ type Change = fn(&Network, u8) -> anyhow::Result<()>;
 
 /// D2, F1: host 2 is cut off for a while.
 fn silence(network: &Network, cut: Change, mend: Change) -> anyhow::Result<()> {
-    launch::run(async || {
-        let options = Options {
-            peer_timeout_ms: 30_000,
-            ..certified()
-        };
-        let plan = Plan::new(network, options).worker("b", 2).worker("c", 3);
+    run_test(async {
+        let plan = Plan::new(network, certified())
+            .worker("b", 2)
+            .worker("c", 3);
         let team = plan.start().await?;
         let (b, c) = (team.peer("b")?, team.peer("c")?);
         team.calls_all_to_all().await?;
@@ -94,15 +92,15 @@ fn silence(network: &Network, cut: Change, mend: Change) -> anyhow::Result<()> {
 
 /// F1, F2, F3: the others have given host 2 up. Its worker is more patient than they are, so that it is still there to be told.
 fn put_back_too_late(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let scratch = Scratch::new()?;
-        let patience = |peer_timeout_ms| Options {
+        let with_timeout = |peer_timeout_ms| Options {
             peer_timeout_ms,
             may_be_evicted: true,
             ..certified()
         };
-        let plan = Plan::new(network, patience(3_000))
-            .worker_with("b", 2, patience(120_000))
+        let plan = Plan::new(network, with_timeout(SILENT_MS))
+            .worker_with("b", 2, with_timeout(NEVER_MS))
             .worker("c", 3);
         let mut team = plan.start().await?;
         let (b, c) = (team.peer("b")?, team.peer("c")?);
@@ -132,7 +130,7 @@ fn put_back_too_late(network: &Network) -> anyhow::Result<()> {
         ensure!(is_lost, "{used:?}");
         drop(of_b);
         until_waiting::on(&c, "theirs".into(), 0).await?;
-        team.eventually("what b held is freed", async || {
+        eventually_async("what b held is freed", async || {
             Ok(probes::on(&c).await? == 0)
         })
         .await?;

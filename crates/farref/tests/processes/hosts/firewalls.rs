@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use anyhow::{Context as _, ensure};
 use farref::Worker;
+use farref_testkit::{TEST_TIMEOUT, free_port, run_test};
 
-use crate::Test;
+use super::Test;
+use super::network::Network;
+use super::team::options;
 use crate::functions::add;
-use crate::group::{Options, free_port};
-use crate::launch::{self, Launch};
-use crate::network::Network;
-use crate::team::options;
-use crate::worker::PATIENCE;
+use crate::group::Options;
+use crate::launch::Launch;
 
 pub(crate) fn tests() -> Vec<Test> {
     vec![
@@ -39,7 +39,8 @@ async fn founder(network: &Network) -> anyhow::Result<(Worker, SocketAddr)> {
 /// What somebody on host 2 complains of who wants to join.
 async fn complaints(network: &Network, place: SocketAddr) -> anyhow::Result<String> {
     let options = Options {
-        join_timeout_ms: 3_000,
+        // Enough for a busy machine to read the store.
+        join_timeout_ms: 8_000,
         ..options()
     };
     let late = Launch::with(network.command_on(2)?, &options)?
@@ -57,14 +58,14 @@ async fn joins(network: &Network, me: &Worker, place: SocketAddr) -> anyhow::Res
         .env("FARREF_NAME", "late")
         .env("FARREF_RENDEZVOUS", format!("tcp://{place}"))
         .start("late")?;
-    let peer = me.wait_for_peer("late", PATIENCE).await?;
+    let peer = me.wait_for_peer("late", TEST_TIMEOUT).await?;
     ensure!(add::on(&peer, 1, 2).await? == 3);
     me.shutdown().await?;
     late.ended_well().await
 }
 
 fn no_store(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         network.know_each_other()?;
         let (me, place) = founder(network).await?;
         network.shut_off(2)?;
@@ -81,7 +82,7 @@ fn no_store(network: &Network) -> anyhow::Result<()> {
 
 /// The store is reached, and its host's worker is not: another port.
 fn no_workers(network: &Network) -> anyhow::Result<()> {
-    launch::run(async || {
+    run_test(async {
         let (me, place) = founder(network).await?;
         let snapshot = me.snapshot();
         let address = snapshot.peers[0].addresses.first();
