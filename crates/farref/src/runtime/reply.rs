@@ -197,6 +197,7 @@ mod tests {
     use std::task::Wake;
 
     use bytes::Bytes;
+    use farref_testkit::TEST_TIMEOUT;
 
     use super::*;
     use crate::codec::Payload;
@@ -302,7 +303,6 @@ mod tests {
             }
         });
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let patience = std::time::Duration::from_secs(120);
         for round in 0..ROUNDS {
             let (sender, mut receiver) = reply_channel();
             give.send((sender, round)).unwrap();
@@ -310,9 +310,9 @@ mod tests {
             let told = loop {
                 match poll(&mut receiver, &waker) {
                     Poll::Ready(told) => break told,
-                    Poll::Pending => std::thread::park_timeout(patience),
+                    Poll::Pending => std::thread::park_timeout(TEST_TIMEOUT),
                 }
-                assert!(began.elapsed() < patience, "it is not woken");
+                assert!(began.elapsed() < TEST_TIMEOUT, "it is not woken");
             };
             let body = told.map(|(reply, _)| reply.map(|(payload, _)| payload.body[0]).ok());
             let expected = (round % 3 != 0).then_some(Some(round as u8));
