@@ -1,4 +1,4 @@
-"""Groups for tests, and their order. Each group ends with its test, and fails it if something is left behind."""
+"""Groups for tests, and the order of the tests. Each group ends with its test, and fails it if something is left behind."""
 
 import pytest
 
@@ -7,12 +7,26 @@ from testkit import Group
 
 # Tests that take longest begin first: the others fill the other processes of pytest meanwhile.
 LONGEST_FIRST = ["test_torch_suite", "test_torch_defects", "test_chaos", "test_torch_autograd", "test_bench", "test_examples"]
+# Tests that share what a fixture has started: one process of pytest runs all tests of a line.
+TOGETHER = ["test_torch_autograd.py::test_law", "test_torch_defects.py::"]
 
 
 def pytest_collection_modifyitems(items):
     """Brings the longest tests to the front."""
     order = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Gives each test to the next process that is free. (`xdist_group` has no effect with pytest 9.2.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return next((tests for tests in TOGETHER if tests in nodeid), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture

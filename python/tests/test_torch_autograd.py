@@ -23,14 +23,12 @@ def run(program, workers, folder, **more):
     return torch_workers.run(PROGRAMS, program, workers, folder, **more)
 
 
-# One process of pytest runs them, so that the group is started once.
 @pytest.fixture(scope="module")
 def said(tmp_path_factory):
     printed = run("laws", 3, tmp_path_factory.mktemp("laws"))
     return json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
 
 
-@pytest.mark.xdist_group("laws")
 @pytest.mark.parametrize("law", LAWS)
 def test_law(said, law):
     assert said[law] is None, said[law]

@@ -67,10 +67,6 @@ def answers(folder, process):
     return {(experiment, question): answer for experiment, question, answer in found}
 
 
-# One process of pytest has both, so that the programs are started once.
-pytestmark = pytest.mark.xdist_group("defects")
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     """The answers of PyTorch and of farref, and the folder with what farref's workers printed."""
