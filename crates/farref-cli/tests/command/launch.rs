@@ -628,7 +628,7 @@ fn a_run_ends_when_told_to_although_nobody_reads_its_output() -> anyhow::Result<
     // than its size, so what shows it is that there are no more bytes in many looks.
     let (mut before, mut unchanged) = (0, 0);
     eventually_blocking("the pipe is full", || {
-        let now = rustix::io::ioctl_fionread(&lines.get_ref())?;
+        let now = rustix::io::ioctl_fionread(lines.get_ref())?;
         unchanged = if now == before { unchanged + 1 } else { 0 };
         before = now;
         Ok(now > 32 << 10 && unchanged == 40)
