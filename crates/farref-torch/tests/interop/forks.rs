@@ -1,4 +1,4 @@
-//! The server of `../python/forks.py`, which has imported torch and forks a process for each worker.
+//! The server of `../python/forks.py`, which has imported torch and forks Python workers.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

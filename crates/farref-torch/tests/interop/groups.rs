@@ -677,8 +677,8 @@ fn logged() -> String {
     String::from_utf8_lossy(&LOG.lock().expect("no panic")).into_owned()
 }
 
-/// TA-7: whoever is through closes its pipes while others still read that all are. And what was dropped in time is gone,
-/// though the news of it is on its way.
+/// TA-7: a worker that has ended closes its pipes while others still read that all have. References
+/// that were dropped before are released, though the messages about it may still be on their way.
 async fn ta_7_a_graceful_end_is_nobodys_death_and_nothing_was_forgotten() {
     let names = ["ends0", "ends1", "ends2", "ends3"];
     for _ in 0..5 {

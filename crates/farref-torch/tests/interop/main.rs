@@ -2,12 +2,12 @@
 //!
 //! [`groups`] has groups of Rust workers in this process. [`plans`] has groups of real PyTorch
 //! workers and a Rust worker, the *peer*, each in a process of its own. The scripts are in
-//! `../python`: its `worker.py --plans` prints which processes a group has. Each plan is a test here.
+//! `../python`: its `worker.py --plans` prints which processes a group has. Each plan is a test.
 //!
 //! | variable | meaning |
 //! | --- | --- |
 //! | `FARREF_TORCH_PYTHON` | the Python that has torch; `python3` unless it is set |
-//! | `FARREF_REQUIRE_TORCH` | if that Python has no torch, the tests fail; otherwise the plans are left out with a message |
+//! | `FARREF_REQUIRE_TORCH` | without torch the tests fail, instead of leaving the plans out |
 //! | `FARREF_TORCH_PLANS=all` | all plans, and not only one for each thing |
 //! | `FARREF_PEER` | this process is a peer: set by the tests themselves |
 

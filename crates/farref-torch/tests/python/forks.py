@@ -1,16 +1,18 @@
-"""One process that has imported torch, and forks a child for each Python worker: an import costs seconds.
+"""A server that has imported torch and forks a child for each Python worker.
 
     python3 forks.py SOCKET
 
-listens on the Unix socket SOCKET until its standard input ends, and kills its children then. It first prints
-`{"missing": null}`, or why torch or numpy cannot be imported, and ends.
+An import of torch takes seconds, and a fork does not. The server listens on the Unix socket
+SOCKET. It first prints `{"missing": null}`, or why torch or numpy cannot be imported, and ends in
+the second case. It ends when its standard input ends, and kills its children then.
 
-A connection stands for one child. The client sends a line, `{"args": [..], "out": path, "err": path}`: the arguments of
-`worker.py`, and files to which the child's standard output and error are appended. The server answers with a line when
-the child has ended, `{"ended": code}`, with a negative number for a signal. A client that closes its connection kills
-the child.
+A client opens a connection for each child and sends a line,
+`{"args": [..], "out": path, "err": path}`: the arguments of `worker.py`, and files to which the
+child's standard output and error are appended. The server answers with the line
+`{"ended": code}` when the child has ended; the number of a signal is negative. A client that
+closes its connection kills the child.
 
-No thread may run in the server: a child has only the thread that forked it.
+The server must not run a second thread: a child has only the thread that forked it.
 """
 
 import ctypes

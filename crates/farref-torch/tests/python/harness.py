@@ -24,14 +24,17 @@ warnings.filterwarnings("ignore")
 # need not be looked through each time.
 gc.freeze()
 
-# No wait in a scenario comes near this, however busy the machine is; it turns a hang into a failure with a traceback.
+# Seconds. No wait in a scenario comes near this, however busy the machine is: it turns a hang into
+# a failure with a traceback.
 PATIENCE = 120.0
 LIFETIME = 600
 
-# Where lines about progress go: `forks.py` lets them through while the worker's standard error goes to a file.
+# The stream for lines about progress. `forks.py` replaces it by its own standard error, because it
+# redirects the worker's standard error to a file.
 progress = sys.stderr
 
-# Stores that this process hosts. They stay open until it ends: others may still read there after its own `shutdown`.
+# Stores that this process hosts. They stay open until it ends, because other workers may still read
+# there after `shutdown` has returned here.
 _hosted = []
 
 
@@ -127,8 +130,11 @@ def keep_store():
 
 
 def stop_rpc(rank, graceful=True):
-    """`rpc.shutdown`. The worker of rank 0 has the store, so it goes last: in a dynamic group it waits until it is
-    alone; in a static one its process ends after those of the others, which read the last barrier there."""
+    """`rpc.shutdown`. The worker of rank 0 hosts the store, so it ends last.
+
+    In a dynamic group it waits until it is alone. In a static one its process ends after the
+    others', which read the last barrier there.
+    """
     agent = rpc.api._get_current_rpc_agent()
     if rank == 0:
         keep_store()
@@ -145,7 +151,7 @@ def stop_rpc(rank, graceful=True):
 
 
 def outlive(scratch, others):
-    """Waits until these processes have ended. Whoever runs the plan says so by a file for each."""
+    """Waits until these processes have ended. The program that runs the plan writes a file for each."""
     for other in others:
         wait_for_file(os.path.join(scratch, "ended-" + other))
 
@@ -156,7 +162,7 @@ def watch():
 
 
 def wait_for_file(path):
-    """Waits as long as this process may live: others may have a lot to do before they write the file."""
+    """Waits as long as this process may live: others may do a lot before they write the file."""
     while path and not os.path.exists(path):
         time.sleep(0.02)
 
