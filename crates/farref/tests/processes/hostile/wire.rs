@@ -253,8 +253,8 @@ impl Connection {
         self.stream.write_all(&bytes)
     }
 
-    /// Reads until the end of the first message with a body, which only an answer has.
-    pub(crate) fn read_answer(&mut self) -> anyhow::Result<()> {
+    /// Reads until the end of a message whose body ends with `last`. Only answers have bodies.
+    pub(crate) fn read_answer(&mut self, last: u8) -> anyhow::Result<()> {
         loop {
             let mut prefix = [0; 16];
             self.stream.read_exact(&mut prefix)?;
@@ -263,9 +263,9 @@ impl Connection {
             let head = u32::from_le_bytes(head.try_into()?);
             let body = u64::from_le_bytes(body.try_into()?);
             ensure!(parts == [0; 4], "a message with parts");
-            let rest = u64::from(head) + body;
-            io::copy(&mut (&mut self.stream).take(rest), &mut io::sink())?;
-            if body > 0 {
+            let mut rest = vec![0; (u64::from(head) + body).try_into()?];
+            self.stream.read_exact(&mut rest)?;
+            if body > 0 && rest.last() == Some(&last) {
                 return Ok(());
             }
         }
