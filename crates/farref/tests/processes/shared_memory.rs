@@ -152,12 +152,22 @@ async fn begin_to_read(group: &Group, peer: &Peer) -> anyhow::Result<farref::Pen
             .find(|known| known.name == peer.name());
         link.map_or(0, |link| link.bytes_from_memory)
     };
-    let before = read();
-    let pending = blobs::on(peer, PIECES, 16 * MIB).timeout(None).start();
-    while read() == before {
-        tokio::task::yield_now().await;
+    loop {
+        let before = read();
+        let mut pending = blobs::on(peer, PIECES, 16 * MIB).timeout(None).start();
+        loop {
+            if read() > before {
+                return Ok(pending);
+            }
+            tokio::select! {
+                biased;
+                blobs = &mut pending => break drop(blobs?),
+                () = tokio::task::yield_now() => {}
+            }
+        }
+        // A busy machine has the connection replaced, and the new one has not agreed to it yet.
+        acquaint(group, peer.name()).await?;
     }
-    Ok(pending)
 }
 
 fn killed_while_read() -> anyhow::Result<()> {
