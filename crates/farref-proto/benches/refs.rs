@@ -8,19 +8,102 @@
 //!
 //! `N` goes from 10^3 to 10^5, and with `FARREF_BENCH_FULL=1` in the environment to 10^7, which
 //! takes up to 2.5 GB of memory. `docs/benchmarks.md` says how to read the results.
+//!
+//! `cargo bench -p farref-proto --bench refs -- NAME` measures only what has `NAME` in its name;
+//! `-- --test` runs each operation once.
 
 use std::env;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use criterion::measurement::WallTime;
-use criterion::{BenchmarkGroup, BenchmarkId, Criterion, criterion_group, criterion_main};
 use farref_proto::{
     Arrival, CallHead, Carried, Control, Creation, Fetch, Fingerprint, ForkId, Membership,
     MessageId, Node, NodeConfig, NodeId, Outbox, RRefId, RefTable, RefTableConfig, Registration,
     Share, Target, Waiter, Want,
 };
+
+/// How often an operation is measured. The median counts.
+const SAMPLES: usize = 30;
+const WARM_UP_TIME: Duration = Duration::from_millis(500);
+const SAMPLE_TIME: Duration = Duration::from_millis(50);
+
+/// What the command line asks for.
+struct Benchmarks {
+    filter: String,
+    is_test: bool,
+}
+
+impl Benchmarks {
+    fn from_args() -> Self {
+        let mut chosen = Self {
+            filter: String::new(),
+            is_test: false,
+        };
+        for argument in env::args().skip(1) {
+            match argument.as_str() {
+                "--test" => chosen.is_test = true,
+                // Cargo's own.
+                "--bench" => {}
+                _ => chosen.filter = argument,
+            }
+        }
+        chosen
+    }
+
+    /// Prints what `measure` measures, unless the command line leaves it out.
+    fn run(&self, name: &str, measure: impl FnOnce(&mut Timer)) {
+        if !name.contains(&self.filter) {
+            return;
+        }
+        let mut timer = Timer {
+            is_test: self.is_test,
+            nanoseconds: Vec::new(),
+        };
+        measure(&mut timer);
+        let mut samples = timer.nanoseconds;
+        samples.sort_by(f64::total_cmp);
+        match samples.get(samples.len() / 2) {
+            Some(median) => {
+                let (least, most) = (samples[0], samples[samples.len() - 1]);
+                println!("{name:45} {median:10.1} ns ({least:.1} to {most:.1})");
+            }
+            None => println!("{name:45} ok"),
+        }
+    }
+}
+
+/// Measures one operation.
+struct Timer {
+    is_test: bool,
+    /// For one operation, in each sample.
+    nanoseconds: Vec<f64>,
+}
+
+impl Timer {
+    fn iter<T>(&mut self, mut operation: impl FnMut() -> T) {
+        if self.is_test {
+            black_box(operation());
+            return;
+        }
+        let began = Instant::now();
+        let mut warmed = 0_u32;
+        while began.elapsed() < WARM_UP_TIME {
+            black_box(operation());
+            warmed += 1;
+        }
+        let of_one = began.elapsed() / warmed;
+        let operations = SAMPLE_TIME.as_nanos() / of_one.as_nanos().max(1) + 1;
+        for _ in 0..SAMPLES {
+            let began = Instant::now();
+            for _ in 0..operations {
+                black_box(operation());
+            }
+            let sample = began.elapsed().as_nanos() as f64;
+            self.nanoseconds.push(sample / operations as f64);
+        }
+    }
+}
 
 type Value = Arc<u64>;
 
@@ -201,13 +284,12 @@ fn share_and_drop(owner: &mut Worker, user: &mut Worker, rref: RRefId) {
     exchange(&mut [user, owner]);
 }
 
-fn life(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("life");
+fn life(benchmarks: &Benchmarks) {
     let (mut owner, mut creator) = (Worker::new(OWNER), Worker::new(CREATOR));
     let mut third = Worker::new(THIRD);
 
-    group.bench_function("local_create_and_drop", |bencher| {
-        bencher.iter(|| {
+    benchmarks.run("life/local_create_and_drop", |timer| {
+        timer.iter(|| {
             let rref = owner
                 .table
                 .create_local(Arc::new(7), FINGERPRINT)
@@ -216,16 +298,16 @@ fn life(criterion: &mut Criterion) {
             drop(black_box(owner.out.pop_event()));
         });
     });
-    group.bench_function("remote_create_confirm_drop", |bencher| {
-        bencher.iter(|| create_and_drop(&mut creator, &mut owner));
+    benchmarks.run("life/remote_create_confirm_drop", |timer| {
+        timer.iter(|| create_and_drop(&mut creator, &mut owner));
     });
 
     let shared = owner
         .table
         .create_local(Arc::new(7), FINGERPRINT)
         .expect("a living table");
-    group.bench_function("owner_to_user_share_drop", |bencher| {
-        bencher.iter(|| share_and_drop(&mut owner, &mut creator, shared));
+    benchmarks.run("life/owner_to_user_share_drop", |timer| {
+        timer.iter(|| share_and_drop(&mut owner, &mut creator, shared));
     });
 
     let held = creator
@@ -234,11 +316,10 @@ fn life(criterion: &mut Criterion) {
         .expect("the owner lives");
     owner.take_creation(held);
     exchange(&mut [&mut owner, &mut creator]);
-    group.bench_function("user_to_user_hand_on_drop", |bencher| {
+    benchmarks.run("life/user_to_user_hand_on_drop", |timer| {
         let rref = held.share.rref;
-        bencher.iter(|| hand_on_and_drop(&mut creator, &mut third, &mut owner, rref));
+        timer.iter(|| hand_on_and_drop(&mut creator, &mut third, &mut owner, rref));
     });
-    group.finish();
     assert_eq!(
         owner.table.len() + creator.table.len() + third.table.len(),
         3
@@ -252,24 +333,18 @@ fn sizes() -> impl Iterator<Item = u64> {
     (3..=largest).map(|power| 10_u64.pow(power))
 }
 
-fn live(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("live");
+fn live(benchmarks: &Benchmarks) {
     for live in sizes() {
         // Made when the first benchmark of this size runs: a filter may leave all of them out.
         let mut owner = None;
-        live_operations(&mut group, live, &mut owner);
+        live_operations(benchmarks, live, &mut owner);
         if let Some(owner) = owner {
             assert_eq!(owner.table.len() as u64, live);
         }
     }
-    group.finish();
 }
 
-fn live_operations(
-    group: &mut BenchmarkGroup<'_, WallTime>,
-    live: u64,
-    owner: &mut Option<Worker>,
-) {
+fn live_operations(benchmarks: &Benchmarks, live: u64, owner: &mut Option<Worker>) {
     let mut creator = Worker::new(CREATOR);
     let mut third = Worker::new(THIRD);
     let (mut random, mut serial) = (live, 0);
@@ -278,18 +353,15 @@ fn live_operations(
         further_fork(random_index(&mut random, live), serial)
     };
 
-    group.bench_function(
-        BenchmarkId::new("whole_create_confirm_drop", live),
-        |bencher| {
-            let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
-            bencher.iter(|| create_and_drop(&mut creator, owner));
-        },
-    );
+    benchmarks.run(&format!("live/whole_create_confirm_drop/{live}"), |timer| {
+        let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
+        timer.iter(|| create_and_drop(&mut creator, owner));
+    });
     // The creators' side is left out (it would need tables as large as the owner's): the forks
     // are made by hand, and the acceptances go nowhere.
-    group.bench_function(BenchmarkId::new("whole_hand_on_drop", live), |bencher| {
+    benchmarks.run(&format!("live/whole_hand_on_drop/{live}"), |timer| {
         let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
-        bencher.iter(|| {
+        timer.iter(|| {
             let carried = next_fork();
             let Share { rref, fork } = carried.share;
             third
@@ -301,9 +373,9 @@ fn live_operations(
             exchange(&mut [&mut third, owner]);
         });
     });
-    group.bench_function(BenchmarkId::new("owner_create_release", live), |bencher| {
+    benchmarks.run(&format!("live/owner_create_release/{live}"), |timer| {
         let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
-        bencher.iter(|| {
+        timer.iter(|| {
             let creation = creator
                 .table
                 .create_remote(OWNER, FINGERPRINT)
@@ -317,30 +389,27 @@ fn live_operations(
             owner.discard_output();
         });
     });
-    group.bench_function(
-        BenchmarkId::new("owner_register_release", live),
-        |bencher| {
-            let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
-            bencher.iter(|| {
-                let Carried {
-                    share, fingerprint, ..
-                } = next_fork();
-                let registration = Registration { share, fingerprint };
-                owner
-                    .table
-                    .on_register(THIRD, registration, &mut owner.out)
-                    .expect("a new fork");
-                owner
-                    .table
-                    .on_release(THIRD, share, &mut owner.out)
-                    .expect("the holder");
-                owner.discard_output();
-            });
-        },
-    );
-    group.bench_function(BenchmarkId::new("probe_fetch", live), |bencher| {
+    benchmarks.run(&format!("live/owner_register_release/{live}"), |timer| {
         let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
-        bencher.iter(|| {
+        timer.iter(|| {
+            let Carried {
+                share, fingerprint, ..
+            } = next_fork();
+            let registration = Registration { share, fingerprint };
+            owner
+                .table
+                .on_register(THIRD, registration, &mut owner.out)
+                .expect("a new fork");
+            owner
+                .table
+                .on_release(THIRD, share, &mut owner.out)
+                .expect("the holder");
+            owner.discard_output();
+        });
+    });
+    benchmarks.run(&format!("live/probe_fetch/{live}"), |timer| {
+        let owner = owner.get_or_insert_with(|| Worker::owner_of(live));
+        timer.iter(|| {
             let rref = next_fork().share.rref;
             let waiter = Waiter {
                 node: THIRD,
@@ -463,30 +532,24 @@ fn create_fetch_drop(user: &mut Station, owner: &mut Station) -> u64 {
     *value
 }
 
-fn live_node(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("live_node");
+fn live_node(benchmarks: &Benchmarks) {
     for live in sizes() {
         let mut owner = None;
         let mut user = Station::new(CREATOR);
-        group.bench_function(
-            BenchmarkId::new("whole_create_fetch_drop", live),
-            |bencher| {
+        benchmarks.run(
+            &format!("live_node/whole_create_fetch_drop/{live}"),
+            |timer| {
                 let owner = owner.get_or_insert_with(|| Station::owner_of(live));
-                bencher.iter(|| create_fetch_drop(&mut user, owner));
+                timer.iter(|| create_fetch_drop(&mut user, owner));
             },
         );
         assert!(user.node.is_empty());
     }
-    group.finish();
 }
 
-criterion_group! {
-    name = benches;
-    config = Criterion::default()
-        .sample_size(30)
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_millis(1500))
-        .nresamples(10_000);
-    targets = life, live, live_node
+fn main() {
+    let benchmarks = Benchmarks::from_args();
+    life(&benchmarks);
+    live(&benchmarks);
+    live_node(&benchmarks);
 }
-criterion_main!(benches);

@@ -62,6 +62,8 @@ mod message;
 mod mutation;
 mod node;
 mod outbox;
+#[cfg(test)]
+mod random_cases;
 mod refs;
 mod residue;
 mod session;

@@ -1,25 +1,12 @@
 //! Exercises the fuzzers' entry points for a moment: on random bytes, on the inputs in `fuzz/seeds`, and on changes of those.
 
-use std::fs;
-use std::path::Path;
-
+use farref_testkit::{seeds, thorough};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::__fuzz::{
     environment, etcd_answers, store_answer, store_file, store_records, store_request,
 };
-
-/// The checked-in inputs of a target. There are some.
-fn seeds(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
-    let files = fs::read_dir(folder.join(target)).expect("a folder");
-    let seeds: Vec<Vec<u8>> = files
-        .map(|file| fs::read(file.expect("a file").path()).expect("a file"))
-        .collect();
-    assert!(!seeds.is_empty(), "{target} has no inputs to begin with");
-    seeds
-}
 
 /// Bytes in the place of others, at a place of the input.
 type Change = (prop::sample::Index, Vec<u8>, usize);
@@ -34,7 +21,10 @@ fn changed(mut input: Vec<u8>, changes: Vec<Change>) -> Vec<u8> {
 }
 
 fn exercise(entry: fn(&[u8]), target: &str) {
-    let seeds = seeds(target);
+    let seeds: Vec<_> = seeds(target)
+        .iter()
+        .map(|seed| seed.bytes.to_vec())
+        .collect();
     seeds.iter().for_each(|seed| entry(seed));
     let change = (
         any::<prop::sample::Index>(),
@@ -47,7 +37,7 @@ fn exercise(entry: fn(&[u8]), target: &str) {
         1 => prop::collection::vec(any::<u8>(), 0..200),
     ];
     let mut runner = TestRunner::new(Config {
-        cases: 5_000,
+        cases: if thorough() { 5_000 } else { 500 },
         failure_persistence: None,
         ..Config::default()
     });

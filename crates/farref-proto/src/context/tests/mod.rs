@@ -467,7 +467,7 @@ fn concurrent_contexts_keep_apart() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases::random_cases(200, 1000))]
 
     /// CT-1, CT-2: any calls, worked on in any order, over queues that move at random; the release
     /// comes when the last is done, exactly then, and nothing is left.

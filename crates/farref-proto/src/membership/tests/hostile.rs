@@ -105,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases::random_cases(200, 2000))]
 
     /// ME-1, D5: whatever peers say, a standing is never lowered, nobody is awaited who is gone, and no list is too long.
     #[test]

@@ -656,7 +656,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases::random_cases(50, 500))]
 
     /// S3, ME-1: members come, go and die at random over queues that move at random; in the end all
     /// that are left agree and have settled everything.

@@ -214,7 +214,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases::random_cases(100, 1000))]
 
     /// R1, R2, R5
     #[test]

@@ -293,7 +293,7 @@ fn split(control: Control) -> Vec<Control> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(crate::random_cases::random_cases(200, 2000))]
 
     /// R1, R2, R3
     #[test]

@@ -6,6 +6,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
+const NONE: [Duration; 0] = [];
+
 fn suspicions(pair: &Pair, end: usize) -> Vec<Duration> {
     pair.events[end]
         .iter()
@@ -28,19 +30,19 @@ fn a_silent_peer_is_suspected_once_after_the_timeout_and_not_before() {
     let mut pair = Pair::connected();
     pair.muted[LEFT] = true;
     pair.pass(10 * SECOND - Duration::from_nanos(1));
-    assert_eq!(suspicions(&pair, LEFT), []);
+    assert_eq!(suspicions(&pair, LEFT), NONE);
     pair.pass(Duration::from_nanos(1));
     assert_eq!(suspicions(&pair, LEFT), [10 * SECOND]);
     pair.pass(100 * SECOND);
     assert_eq!(suspicions(&pair, LEFT).len(), 1);
-    assert_eq!(suspicions(&pair, RIGHT), [], "it hears everything");
+    assert_eq!(suspicions(&pair, RIGHT), NONE, "it hears everything");
 }
 
 #[test]
 fn a_peer_that_cannot_be_reached_is_suspected_too() {
     let mut pair = Pair::new(SessionConfig::default());
     pair.pass(9 * SECOND);
-    assert_eq!(suspicions(&pair, LEFT), []);
+    assert_eq!(suspicions(&pair, LEFT), NONE);
     pair.pass(SECOND);
     assert_eq!(suspicions(&pair, LEFT), [10 * SECOND]);
     assert_eq!(pair.timeout(), None, "only an input can bring news");
@@ -112,7 +114,7 @@ fn a_refused_connection_makes_the_peer_suspected_at_once_and_once() {
     pair.pass(SECOND);
     pair.ends[LEFT].connection_refused(pair.now);
     pair.collect_events();
-    assert_eq!(suspicions(&pair, LEFT), [], "connected all the same");
+    assert_eq!(suspicions(&pair, LEFT), NONE, "connected all the same");
 
     pair.cut();
     pair.ends[LEFT].connection_refused(pair.now);

@@ -126,11 +126,7 @@ fn heal(pair: &mut Pair) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: 512,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(crate::random_cases::random_cases(64, 512))]
 
     #[test]
     fn every_frame_arrives_exactly_once_and_in_order_whatever_the_link_does(steps in steps()) {

@@ -45,6 +45,7 @@ pub fn store_answer(data: &[u8]) {
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::thorough;
     use proptest::prelude::*;
 
     use super::*;
@@ -56,7 +57,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: if thorough() { 5_000 } else { 250 }, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
         fn no_request_makes_the_store_panic(data in bytes()) {

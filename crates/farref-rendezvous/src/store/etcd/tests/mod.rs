@@ -83,11 +83,13 @@ impl Drop for Etcd {
     }
 }
 
-/// A certificate or a key of a group of them that is for tests only, and good until 2126.
-fn testdata(name: &str) -> String {
-    let root = env!("CARGO_MANIFEST_DIR");
-    format!("{root}/src/store/etcd/testdata/{name}")
-}
+/// Certificates and keys that belong together, for tests only and good until 2126.
+const TESTDATA: [(&str, &str); 4] = [
+    ("ca.pem", include_str!("../testdata/ca.pem")),
+    ("other_ca.pem", include_str!("../testdata/other_ca.pem")),
+    ("server.pem", include_str!("../testdata/server.pem")),
+    ("server.key", include_str!("../testdata/server.key")),
+];
 
 fn launch(scratch: &Scratch, port: u16, peer_port: u16, tls: bool) -> std::io::Result<Child> {
     let scheme = if tls { "https" } else { "http" };
@@ -105,10 +107,13 @@ fn launch(scratch: &Scratch, port: u16, peer_port: u16, tls: bool) -> std::io::R
         // Passwords of tests need not be hard to find.
         .args(["--bcrypt-cost", "4", "--log-level", "error"]);
     if tls {
+        for (name, content) in TESTDATA {
+            std::fs::write(scratch.file(name), content)?;
+        }
         command
-            .args(["--cert-file", &testdata("server.pem")])
-            .args(["--key-file", &testdata("server.key")])
-            .args(["--trusted-ca-file", &testdata("ca.pem")])
+            .args(["--cert-file", &scratch.file("server.pem")])
+            .args(["--key-file", &scratch.file("server.key")])
+            .args(["--trusted-ca-file", &scratch.file("ca.pem")])
             .arg("--client-cert-auth");
     }
     command
@@ -349,9 +354,9 @@ async fn an_etcd_with_tls_is_used_if_it_is_trusted() {
         return;
     };
     let (ca, cert, key) = (
-        testdata("ca.pem"),
-        testdata("server.pem"),
-        testdata("server.key"),
+        etcd.scratch.file("ca.pem"),
+        etcd.scratch.file("server.pem"),
+        etcd.scratch.file("server.key"),
     );
     let mine = format!("&cert={cert}&key={key}");
     let trusting = etcd.place("", &format!("a?ca={ca}{mine}"));
@@ -359,7 +364,7 @@ async fn an_etcd_with_tls_is_used_if_it_is_trusted() {
     store.set("k", b"v").await.unwrap();
     assert_eq!(store.get("k", TEST_TIMEOUT).await.unwrap(), "v");
 
-    let other_ca = testdata("other_ca.pem");
+    let other_ca = etcd.scratch.file("other_ca.pem");
     let distrusting = etcd.place("", &format!("a?ca={other_ca}{mine}"));
     let error = EtcdStore::open(&distrusting, TEST_TIMEOUT)
         .await

@@ -271,7 +271,9 @@ async fn a_cancelled_wait_is_over_and_a_lost_client_waits_no_more() {
     );
     let gone = Raw::greeted(&server).await;
     gone.send(Request::Wait(vec!["/other".into()])).await;
-    eventually("it waits", || server.waiters() > 0).await.unwrap();
+    eventually("it waits", || server.waiters() > 0)
+        .await
+        .unwrap();
     drop((gone, client));
     assert_idle(&server).await;
 }
@@ -286,7 +288,9 @@ async fn an_item_feeds_one_waiter_and_a_barrier_opens_for_all() {
     for (before, client) in clients[..2].iter().enumerate() {
         client.send(Request::Wait(vec!["/q".into()])).await;
         // The first one to wait is the one that is fed.
-        eventually("it waits", || server.waiters() > before).await.unwrap();
+        eventually("it waits", || server.waiters() > before)
+            .await
+            .unwrap();
     }
     clients[2]
         .send(Request::QueuePush("/q".into(), "x".into()))
