@@ -7,8 +7,15 @@ from testkit import Group
 
 # Tests that take longest begin first: the others fill the other processes of pytest meanwhile.
 LONGEST_FIRST = ["test_torch_suite", "test_torch_defects", "test_chaos", "test_torch_autograd", "test_bench", "test_examples"]
-# Tests that share what a fixture has started: one process of pytest runs all tests of a line.
-TOGETHER = ["test_torch_autograd.py::test_law", "test_torch_defects.py::"]
+# One process of pytest runs all tests of a group, one after the other: those that share what a fixture has started or
+# imported, and those that use a GPU, some of which measure how much of its memory is free.
+GROUPS = {
+    "test_bench.py::": "gpu",
+    "test_cuda.py::": "gpu",
+    "test_cuda_sharing.py::": "pretended gpu",
+    "test_torch_autograd.py::test_law": "laws",
+    "test_torch_defects.py::": "defects",
+}
 
 
 def pytest_collection_modifyitems(items):
@@ -24,7 +31,7 @@ def pytest_xdist_make_scheduler(config, log):
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return next((tests for tests in TOGETHER if tests in nodeid), nodeid)
+            return next((group for tests, group in GROUPS.items() if tests in nodeid), nodeid)
 
     return Scheduling(config, log)
 

@@ -25,7 +25,10 @@ class Forked:
 
     def __init__(self, status):
         self._status = status
-        self.pid = int(status.readline())
+        try:
+            self.pid = int(status.readline())
+        except (ConnectionError, ValueError):
+            raise RuntimeError("the fork server has ended, most likely at an import: see its error above") from None
         self.returncode = None
 
     def poll(self):

@@ -18,7 +18,12 @@ from testkit import TEST_TIMEOUT, ended, eventually, run, started
 import farref
 from farref import _cuda, _cuda_ledger, _cuda_maps, _cuda_shared
 
-torch = pytest.importorskip("torch")
+
+@pytest.fixture(scope="module", autouse=True)
+def import_torch():
+    """Only the process of pytest that runs these tests imports torch, which takes seconds."""
+    global torch
+    torch = pytest.importorskip("torch")
 
 
 class Event:

@@ -12,7 +12,8 @@ No test is changed, left out or patched. What is expected is in ``expected/<vers
 machine with one GPU. Exit status 1 if anything is worse than expected.
 
 PyTorch's test cases start four processes for each test, and each of them imports torch. Here each test is forked off
-from a process that has imported torch and has done nothing else, and so are its processes: see ``case.py``.
+from a process that has imported torch and has done nothing else, and so are its processes: see ``case.py``. (With
+``--cuda`` they are not.)
 """
 
 import argparse
@@ -20,6 +21,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import time
 
@@ -37,10 +39,15 @@ def started(module, *arguments):
     """`case` with one of the modules that have PyTorch's test cases. What it leaves running ends with it."""
 
     def start(output, errors):
+        program = ["torch_suite.case", module, *arguments]
+        if module == "cuda":
+            # It looks for GPUs when it is imported, and a fork of a process that has done so cannot use them.
+            command = [sys.executable, "-m", *program]
+            return subprocess.Popen(
+                command, env=environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
         server = fork_server(f"torch_suite.{module}")
-        return server.start(
-            output, output, arguments=["torch_suite.case", module, *arguments], environment=environment(), new_session=True
-        )
+        return server.start(output, output, arguments=program, environment=environment(), new_session=True)
 
     return Process(" ".join(arguments), start, leads_session=True)
 
