@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use farref::{Error, RRef, Worker};
-use farref_examples::{PATIENCE, Process, until};
+use farref_examples::{TIMEOUT, Process, until};
 
 /// Adds up numbers that another worker has.
 #[farref::remote]
@@ -53,8 +53,8 @@ async fn coordinator() -> Result<()> {
     let me = builder.fail_on_leaks(true).join().await?;
     let doomed = start("worker", &rendezvous)?;
     let other = start("spare", &rendezvous)?;
-    let worker = me.wait_for_peer("worker", PATIENCE).await?;
-    let spare = me.wait_for_peer("spare", PATIENCE).await?;
+    let worker = me.wait_for_peer("worker", TIMEOUT).await?;
+    let spare = me.wait_for_peer("spare", TIMEOUT).await?;
     let first_life = worker.snapshot().await?.incarnation;
 
     // It has a value of ours, we have one of its, and it is busy.
@@ -85,7 +85,7 @@ async fn coordinator() -> Result<()> {
 
     // The same name in another process. A `Peer` stands for the name: it reaches the new life.
     let reborn = start("worker", &rendezvous)?;
-    me.wait_for_peer("worker", PATIENCE).await?;
+    me.wait_for_peer("worker", TIMEOUT).await?;
     let second_life = worker.snapshot().await?.incarnation;
     ensure!(second_life > first_life, "it is taken for its former life");
     let result = sum::on(&worker, numbers, Duration::ZERO).await?;

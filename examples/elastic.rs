@@ -19,7 +19,7 @@
 
 use anyhow::{Result, ensure};
 use farref::Worker;
-use farref_examples::{PATIENCE, Process, until};
+use farref_examples::{TIMEOUT, Process, until};
 use tokio::sync::Notify;
 
 const BELOW: u64 = 100_000;
@@ -71,7 +71,7 @@ async fn count_together(me: &Worker) -> Result<()> {
 /// Starts a process that joins the group, and waits until it has.
 async fn add_worker(me: &Worker, name: &str, rendezvous: &str) -> Result<Process> {
     let process = Process::start(name, &[("FARREF_RENDEZVOUS", rendezvous.to_owned())])?;
-    me.wait_for_peer(name, PATIENCE).await?;
+    me.wait_for_peer(name, TIMEOUT).await?;
     println!("{name} joins");
     Ok(process)
 }

@@ -19,7 +19,7 @@
 
 use anyhow::{Result, bail, ensure};
 use farref::{Error, Peer, RRef, Worker};
-use farref_examples::{PATIENCE, Process};
+use farref_examples::{TIMEOUT, Process};
 
 #[derive(Debug)]
 pub struct Model {
@@ -78,7 +78,7 @@ async fn main_worker() -> Result<()> {
     let me = builder.fail_on_leaks(true).join().await?;
 
     let process = start()?;
-    let server = me.wait_for_peer("server", PATIENCE).await?;
+    let server = me.wait_for_peer("server", TIMEOUT).await?;
     client(&me, &server).await?;
 
     // What a worker publishes goes with it. In the group it is found again, wherever it is.
@@ -87,7 +87,7 @@ async fn main_worker() -> Result<()> {
     let found = tokio::spawn(me.lookup::<Model>("model"));
     server.gone().await?;
     let process = start()?;
-    let server = me.wait_for_peer("server", PATIENCE).await?;
+    let server = me.wait_for_peer("server", TIMEOUT).await?;
     train::on(&server, 1).await?;
     let model = found.await??;
     use_model(&model).await?;

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use farref::context::NodeId;
 use farref::{Departure, Member, MemberEvent, Members, RRef, Worker};
-use farref_examples::{PATIENCE, Process};
+use farref_examples::{TIMEOUT, Process};
 
 /// Something that lives on another worker, for as long as it does.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Watch {
 
     /// Acts on the next event.
     async fn step(&mut self, members: &mut Members) -> Result<()> {
-        match tokio::time::timeout(PATIENCE, members.next()).await? {
+        match tokio::time::timeout(TIMEOUT, members.next()).await? {
             Some(MemberEvent::Joined(member)) => self.joined(&member),
             Some(MemberEvent::Left(member)) => self.gone(&member, "left")?,
             Some(MemberEvent::Died(member)) => self.gone(&member, "died")?,

@@ -2,16 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
+use farref_testkit::{Process, Requirement};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// An example is to be read in one go.
 const MAX_LINES: usize = 150;
-
-/// How long one may run.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<ExitCode> {
     let mut arguments = Arguments::from_args();
@@ -43,24 +40,22 @@ fn main() -> Result<ExitCode> {
     Ok(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-/// Whether there is a Python with torch. It is said if not, and an error if it is required.
+/// Whether there is a Python with torch.
 fn has_torch() -> Result<bool> {
     let python = std::env::var_os("FARREF_TORCH_PYTHON").unwrap_or_else(|| "python3".into());
     let asked = Command::new(&python)
         .args(["-c", "import torch.distributed.rpc"])
         .stderr(Stdio::null())
         .status();
-    let there = asked.is_ok_and(|status| status.success());
-    if !there {
-        let missing =
-            format!("LEFT OUT: torch_parameter_server needs torch, which {python:?} has not");
-        ensure!(
-            std::env::var_os("FARREF_REQUIRE_TORCH").is_none(),
-            "{missing}"
-        );
-        eprintln!("{missing}");
-    }
-    Ok(there)
+    let missing = match asked.is_ok_and(|status| status.success()) {
+        true => None,
+        false => Some(format!("{} cannot import it", python.display())),
+    };
+    let torch = Requirement {
+        needed: "torch (for torch_parameter_server)",
+        variable: "FARREF_REQUIRE_TORCH",
+    };
+    torch.is_met(missing.as_deref())
 }
 
 /// PyTorch trains, and a Rust program has the parameters. The trainers' lines come in any order.
@@ -115,31 +110,18 @@ fn built_next_to_this() -> Result<PathBuf> {
 }
 
 fn output_of(program: &Path) -> Result<String> {
-    let mut child = Command::new(program)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let began = Instant::now();
-    // What it prints fits into a pipe, so it can be read when it is over.
-    while child.try_wait()?.is_none() {
-        if began.elapsed() > PATIENCE {
-            child.kill()?; // its workers end with it
-            bail!(
-                "it still runs after {PATIENCE:?}: {:?}",
-                child.wait_with_output()?
-            );
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let output = child.wait_with_output()?;
-    let printed = String::from_utf8(output.stdout)?;
-    let complaints = String::from_utf8_lossy(&output.stderr);
+    let mut command = Command::new(program);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Its workers end with it.
+    let ended = Process::start(&program.display().to_string(), &mut command)?.ended_blocking()?;
     ensure!(
-        output.status.success(),
-        "{}\n{printed}\n{complaints}",
-        output.status
+        ended.status.success(),
+        "{}\n{}\n{}",
+        ended.status,
+        ended.stdout,
+        ended.stderr
     );
-    Ok(printed)
+    Ok(ended.stdout)
 }
 
 /// The first block of text in the file's documentation.

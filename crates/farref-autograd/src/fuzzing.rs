@@ -119,14 +119,11 @@ mod tests {
     /// The fuzzer begins with what is right today, among what it has found.
     #[test]
     fn the_fuzzers_inputs_have_one_of_each_kind() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/tensors");
-        let files = std::fs::read_dir(folder).expect("the folder of the seeds");
-        let seeds: Vec<Vec<u8>> = files
-            .map(|file| std::fs::read(file.expect("a file").path()).expect("a seed"))
-            .collect();
-        seeds.iter().for_each(|seed| tensors(seed));
+        let seeds = farref_testkit::seeds("tensors");
+        seeds.iter().for_each(|seed| tensors(seed.bytes));
         for right in written() {
-            assert!(seeds.contains(&right), "{folder} has no {right:?}");
+            let has_it = seeds.iter().any(|seed| seed.bytes == right);
+            assert!(has_it, "fuzz/seeds/tensors has no {right:?}");
         }
     }
 }

@@ -132,26 +132,17 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
+    use farref_testkit::seeds;
     use proptest::prelude::*;
 
     use super::*;
 
-    /// What the fuzzer begins with.
-    fn seeds() -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/python_values");
-        let files = std::fs::read_dir(folder).expect("the folder of the seeds");
-        let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file?.path());
-        files.map(|file| read(file).expect("a seed")).collect()
-    }
-
     #[test]
     fn the_seeds_are_values() {
-        let all = seeds();
+        let all = seeds("python_values");
         assert!(all.len() > 5);
-        for seed in all {
-            values(&seed);
+        for seed in all.iter().map(|seed| seed.bytes) {
+            values(seed);
             let is_read = match seed[0] {
                 1 => read::<IgnoredAny>(&body_of(&seed[1..], false)).is_ok(),
                 _ => read::<(Rest<IgnoredAny>, Keywords<IgnoredAny>)>(&body_of(&seed[1..], true))
@@ -169,8 +160,8 @@ mod tests {
             cut in any::<prop::sample::Index>(),
             cuts: bool,
         ) {
-            let all = seeds();
-            let mut seed = all[which.index(all.len())].clone();
+            let all = seeds("python_values");
+            let mut seed = all[which.index(all.len())].bytes.to_vec();
             for (place, byte) in changes {
                 let place = place.index(seed.len());
                 seed[place] = byte;

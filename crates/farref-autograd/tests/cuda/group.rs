@@ -1,12 +1,10 @@
 //! Groups of processes, each with the GPU, and what they can be asked for.
 
-use std::time::{Duration, Instant};
-
 use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, Worker};
 use farref_autograd::cuda::{self, Options, Path};
 use farref_autograd::{Error, Tensor};
-use farref_testkit::eventually;
+use farref_testkit::{eventually, eventually_async};
 
 use crate::common::processes::{Processes, Role, Wire};
 use crate::departures;
@@ -104,20 +102,11 @@ pub(crate) async fn finish(group: Processes) -> Result<()> {
     })
     .await?;
     for peer in group.me.peers() {
-        let began = Instant::now();
-        while usage::on(&peer).await? != (0, 0) {
-            ensure!(
-                began.elapsed() < PATIENCE,
-                "{} still shares memory",
-                peer.name()
-            );
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let what = format!("{} shares no memory", peer.name());
+        eventually_async(&what, async || Ok(usage::on(&peer).await? == (0, 0))).await?;
     }
     group.shutdown().await
 }
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tensor on the GPU of one number.
 pub(crate) fn filled(number: f32, elements: usize) -> Result<Tensor> {

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use farref::{Peer, RRef};
 use farref_autograd::{Tensor, cuda};
 use farref_cuda::Cuda;
-use farref_testkit::eventually;
+use farref_testkit::{eventually, eventually_async};
 
 use crate::common::Failed;
 use crate::group::{Setup, counting, filled, finish, start, start_with, sum, usage};
@@ -37,9 +37,7 @@ pub(crate) async fn shared_tensors_take_no_memory_of_the_receiver() -> Result<()
         there.confirmed().await?;
         kept.push(there);
     }
-    while usage::on(&peer).await?.1 < 7 {
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
+    eventually_async("all are there", async || Ok(usage::on(&peer).await?.1 >= 7)).await?;
     ensure!(cuda::usage().exported == (6 * quarter + (4 << 20)) as u64);
     ensure!(
         before - free()? < quarter as u64,

@@ -739,16 +739,16 @@ async fn a1_a_long_pass_is_no_timeout_but_a_stuck_one_is() -> Result<()> {
     let group = Group::start(4).await?;
     let a = parameter(&[1.0], 1)?;
     let peer = group.peer(1)?;
-    let patience = Duration::from_secs(2);
-    for (depth, pause, good) in [
-        (8, Duration::from_millis(400), true),
-        (0, Duration::from_secs(4), false),
+    // A step is much shorter than the timeout, and all together are longer. What is stuck may be so for long.
+    for (timeout, depth, pause, good) in [
+        (Duration::from_secs(6), 8, Duration::from_millis(700), true),
+        (Duration::from_millis(300), 0, Duration::from_secs(3), false),
     ] {
         let context = Context::new(group.worker(0))?;
         let loss = context
             .run(async { sum(&slow_chain::on(&peer, depth, pause, a.tensor()).await?) })
             .await?;
-        let outcome = context.backward(&[&loss]).timeout(patience).await;
+        let outcome = context.backward(&[&loss]).timeout(timeout).await;
         match (good, outcome) {
             (true, outcome) => outcome?,
             (false, Err(Error::Backward(failure))) => {
