@@ -162,7 +162,7 @@ mod tests {
 
     use tokio::task::JoinSet;
 
-    use farref_testkit::TEST_TIMEOUT;
+    use farref_testkit::{TEST_TIMEOUT, eventually};
 
     use super::*;
     use crate::testing::Cluster;
@@ -253,10 +253,11 @@ mod tests {
         let makers = tokio::spawn(make_and_drop(ALL, move || Sluggish::new_on(&peer).remote()));
         let user_code = &cluster.worker(1).core.user_code;
         let mut most = 0;
-        while DROPPED.load(Ordering::Relaxed) < ALL {
+        let are_dropped = || {
             most = most.max(user_code.waiting());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            DROPPED.load(Ordering::Relaxed) == ALL
+        };
+        eventually("all are dropped", are_dropped).await.unwrap();
         makers.await.expect("no panic")?;
         // What made it too much, and what the peer could still make.
         assert!(most <= ENOUGH + 2 * WINDOW as usize, "{most} at once");
@@ -275,9 +276,8 @@ mod tests {
         let peer = cluster.worker(0).peer("worker1")?;
         make_and_drop(640, move || number::on(&peer).remote()).await?;
         let owner = cluster.worker(1);
-        while !owner.references().is_empty() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let has_none = || owner.references().is_empty();
+        eventually("all are dropped", has_none).await.unwrap();
         assert_eq!(owner.core.user_code.thread.threads(), 0);
         cluster.shutdown().await
     }
@@ -319,10 +319,11 @@ mod tests {
         }
         let user_code = &cluster.worker(1).core.user_code;
         let mut most = 0;
-        while CLOSED.load(Ordering::Relaxed) < ALL {
+        let are_closed = || {
             most = most.max(user_code.waiting());
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+            CLOSED.load(Ordering::Relaxed) == ALL
+        };
+        eventually("all are closed", are_closed).await.unwrap();
         while let Some(asked) = askers.join_next().await {
             asked.expect("no panic")?;
         }
@@ -402,9 +403,8 @@ mod tests {
         let cluster = Cluster::start_with(2, |it| it.max_calls_per_peer(64)).await?;
         let peer = cluster.worker(0).peer("worker1")?;
         make_and_drop(ALL, move || Inquisitive::new_on(&peer).remote()).await?;
-        while ASKED.load(Ordering::Relaxed) < ALL {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        let have_asked = || ASKED.load(Ordering::Relaxed) == ALL;
+        eventually("all have asked", have_asked).await.unwrap();
         cluster.shutdown().await
     }
 }

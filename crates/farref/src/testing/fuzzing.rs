@@ -391,10 +391,10 @@ async fn number(n: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::path::Path;
     use std::sync::Once;
 
     use farref_proto::Status;
+    use farref_testkit::{seeds, thorough};
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
 
@@ -404,14 +404,9 @@ mod tests {
         static PANICS: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// What the fuzzer of this name begins with.
-    fn seeds(target: &str) -> Vec<Vec<u8>> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
-        let files = std::fs::read_dir(folder.join(target)).expect("a folder");
-        let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file?.path());
-        let seeds: Vec<Vec<u8>> = files.map(|file| read(file).expect("a seed")).collect();
-        assert!(!seeds.is_empty(), "{target} has no inputs to begin with");
-        seeds
+    /// A tenth of the random inputs that `FARREF_THOROUGH` asks for.
+    fn some_of(cases: u32) -> u32 {
+        if thorough() { cases } else { cases / 10 }
     }
 
     /// Runs an entry point on the seeds of a target, and many times on other bytes. Panics of tasks, which the runtime catches,
@@ -437,11 +432,11 @@ mod tests {
         });
         for seed in seeds(target) {
             let before = PANICS.get();
-            entry(&seed);
+            entry(seed.bytes);
             assert_eq!(PANICS.get(), before, "something panicked: {seed:?}");
         }
         let mut runner = TestRunner::new(Config {
-            cases,
+            cases: some_of(cases),
             failure_persistence: None,
             ..Config::default()
         });

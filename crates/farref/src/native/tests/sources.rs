@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use farref_testkit::thorough;
 
 use super::fixture::{Setup, with_parts};
 use super::*;
@@ -132,8 +133,9 @@ async fn sources_of_all_widths_and_sizes_arrive_as_they_are_and_one_is_looked_at
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_source_arrives_over_every_transport() {
+    let length = if thorough() { 16 << 20 } else { 2 << 20 };
     for (transport, [left, right]) in pairs().await {
-        let storage = Storage::new(Width::Four, 16 << 20, &Arc::default());
+        let storage = Storage::new(Width::Four, length, &Arc::default());
         left.send(&right, with_parts(1, Bytes::new(), vec![storage.part()]));
         eventually("it arrives", || right.received_count() == 1).await;
         let message = right.received().pop().expect("it arrived");
@@ -199,7 +201,8 @@ async fn the_lock_of_a_source_is_free_while_the_stream_takes_nothing() {
         eventually("the streams are there", || right.received_count() == 1).await;
         let held_up = HeldUp::new(&right);
         let watch = Arc::default();
-        let storage = Storage::new(Width::Eight, 8 << 20, &watch);
+        // More than sockets hold.
+        let storage = Storage::new(Width::Eight, 2 << 20, &watch);
         // The receiver is held up with the first one, so the second fills the stream.
         left.send(&right, call(1, 1 << 20));
         left.send(&right, with_parts(2, Bytes::new(), vec![storage.part()]));
