@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-/// A test that takes longer hangs. They wait for two minutes themselves.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// A test that takes longer hangs. Its own waits end after two minutes.
+const TEST_LIMIT: Duration = Duration::from_secs(240);
 
 /// What became of a test.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub(crate) fn run(executable: &Path, test: &str, fault: Option<&str>) -> anyhow:
     });
     let began = Instant::now();
     let mut is_over = group.is_over()?;
-    while !is_over && began.elapsed() < PATIENCE {
+    while !is_over && began.elapsed() < TEST_LIMIT {
         thread::sleep(Duration::from_millis(20));
         is_over = group.is_over()?;
     }
