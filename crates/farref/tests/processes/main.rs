@@ -4,8 +4,8 @@
 //! which its environment makes a worker ([`worker::run`]). Every test ends with [`Group::finish`],
 //! which fails if anything is left behind anywhere.
 //!
-//! No test depends on the speed of the machine, so that many can run at once. What is larger with
-//! `FARREF_THOROUGH` in the environment asks for [`amount`].
+//! No test depends on the speed of the machine, so that many can run at once. Amounts that are larger
+//! with `FARREF_THOROUGH` in the environment come from [`amount`].
 
 mod alarms;
 mod alone;
@@ -34,12 +34,17 @@ mod streams;
 mod watching;
 mod worker;
 
-use libtest_mimic::{Arguments, Trial};
+use std::sync::{PoisonError, RwLock};
+
+use libtest_mimic::{Arguments, Failed, Trial};
 
 pub(crate) use group::{Group, Options};
 
 /// How many tests run at once. Most of the time they wait.
 const TEST_THREADS: usize = 8;
+
+/// Tests with very many processes run alone: they would keep the workers of others from running.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Named tests.
 pub(crate) type Tests = Vec<(&'static str, fn() -> anyhow::Result<()>)>;
@@ -63,7 +68,6 @@ fn main() -> anyhow::Result<()> {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(TEST_THREADS);
     let files = [
-        scale::tests(),
         starving::tests(),
         hostile::tests(),
         smoke::tests(),
@@ -82,10 +86,16 @@ fn main() -> anyhow::Result<()> {
         regions::tests(),
         refusals::tests(),
     ];
+    let crowds = scale::tests().into_iter().map(|(name, test)| {
+        let run = move || {
+            let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+            outcome(test())
+        };
+        Trial::test(name, run)
+    });
+    let mut trials: Vec<_> = crowds.collect();
     let tests = files.into_iter().flatten();
-    let mut trials: Vec<_> = tests
-        .map(|(name, test)| trial(name.to_owned(), test))
-        .collect();
+    trials.extend(tests.map(|(name, test)| trial(name.to_owned(), test)));
     trials.extend(large_values::trials());
     trials.extend(hosts::trials());
     libtest_mimic::run(&arguments, trials).exit()
@@ -96,7 +106,14 @@ pub(crate) fn trial(
     name: String,
     test: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
 ) -> Trial {
-    Trial::test(name, || test().map_err(|error| format!("{error:?}").into()))
+    Trial::test(name, || {
+        let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        outcome(test())
+    })
+}
+
+fn outcome(result: anyhow::Result<()>) -> Result<(), Failed> {
+    result.map_err(|error| format!("{error:?}").into())
 }
 
 mod smoke {
