@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::certs::{Authority, Bearer, Folder};
-use crate::group_folder;
+use farref_group::folder as group_folder;
 
 /// The variables that name a worker's certificate, its key, and the certificate of the authority.
 pub const VARIABLES: [&str; 3] = ["FARREF_TLS_CERT", "FARREF_TLS_KEY", "FARREF_TLS_CA"];

@@ -1,8 +1,8 @@
 //! The `farref` command, as a library: [`main`] is all of it.
 //!
-//! The demo is in another program, `farref-demo`, because it trains with candle, which is most of
-//! what there would be to compile: a user who installs the command wants to start programs and to
-//! look into them. [`tools`] has what the command shares with the programs in `tools/`.
+//! The demo is another program, `farref-demo`, because it trains with candle, which is most of what
+//! there would be to compile: a user who installs the command wants to start programs and to look
+//! into them. [`tools`] has what the command shares with the programs in `tools/`, besides `farref-group`.
 //!
 //! Each subcommand is a module with its `Arguments` and a `run`, which returns the exit code or an
 //! error. An error is printed as one line that says what to do; the code is then 2 for a wrong command
@@ -12,12 +12,9 @@
 
 mod certs;
 mod dashboard;
-mod group_folder;
 mod group_tls;
-mod group_token;
 mod inspect;
 mod launch;
-mod open_files;
 pub mod tools;
 mod top;
 mod view;

@@ -10,7 +10,8 @@ use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::transport::Transport;
-use farref_cli::tools::{GroupTls, GroupToken, TOKEN_VARIABLE, token_from_environment};
+use farref_cli::tools::GroupTls;
+use farref_group::{GroupToken, TOKEN_VARIABLE, token_from_environment};
 
 /// How long the two processes wait for each other.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);

@@ -16,7 +16,8 @@ use super::history::{self, Event, Life};
 use super::proxy::{Door, Proxy};
 use super::settings::{LANES, PYTHON, RUST, Settings};
 use super::worker::{JOINED, Order, QUIET, SETTLED};
-use farref_cli::tools::{GroupTls, GroupToken, TLS_VARIABLES, TOKEN_VARIABLE, threads_to_limit};
+use farref_cli::tools::{GroupTls, TLS_VARIABLES};
+use farref_group::{GroupToken, TOKEN_VARIABLE, threads_to_limit};
 
 /// The time limit of a call, unless it is to be too short.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -50,7 +50,7 @@ use clap::Parser as _;
 
 use arguments::Arguments;
 use checker::{Findings, Times};
-use farref_cli::tools::allow_open_files;
+use farref_group::allow_open_files;
 use farref_progress::{Progress, check_writable};
 use group::Setup;
 use history::Record;

@@ -24,7 +24,7 @@ use super::pool;
 use super::probe;
 use super::program;
 use super::settings::{LANES, Settings};
-use farref_cli::tools::token_from_environment;
+use farref_group::token_from_environment;
 
 /// The exit code of a worker that the others have declared dead.
 pub(super) const EVICTED: i32 = 70;

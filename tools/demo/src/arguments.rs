@@ -4,21 +4,32 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+/// The demo of farref.
+#[derive(clap::Parser)]
+#[command(name = "farref-demo", version)]
+pub(super) struct CommandLine {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+/// There is one, so that `cargo run -- demo` reads well.
+#[derive(clap::Subcommand)]
+pub(super) enum Command {
+    Demo(Arguments),
+}
+
 /// Trains a classifier over several processes on this machine, and shows what became of every reference
 ///
 /// Parameter owners hold the parts of a model; trainers hold the data and references to the parts. Each
 /// step sends half of a batch through every trainer, over the parts of the model, and gradients back the
 /// same way. The same training in one process has to come to the same loss.
-#[derive(clap::Parser)]
-#[command(
-    name = "farref-demo demo",
-    after_help = "Examples:
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
   cargo run --release -- demo               two owners, two trainers, 400 steps
   cargo run --release -- demo --kill-one    kills a trainer on the way; the loss stays the same
   cargo run --release -- demo --html demo.html   the loss curve and the regions as a page
   cargo run --release -- demo --owners 3 --trainers 4 --transport tcp
-  cargo run --release -- demo --steps 100000     long enough to look on with `farref top`"
-)]
+  cargo run --release -- demo --steps 100000     long enough to look on with `farref top`")]
 pub(super) struct Arguments {
     /// How many workers hold parts of the model
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]

@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use farref::{Peer, Snapshot, Totals, Worker};
 
-use farref_cli::tools::short_type;
-
 /// How long the group may take to notice that a worker was killed.
 pub(super) const NOTICE: Duration = Duration::from_secs(20);
 /// How long what was let go may take to be freed everywhere.
@@ -149,7 +147,9 @@ impl Reclaimed {
                 if value.owner != owner.name() || !value.holders.contains(&this.name) {
                     continue;
                 }
-                let name = short_type(&value.type_name);
+                // The demo's types have no parameters.
+                let name = value.type_name.rsplit("::").next().unwrap_or_default();
+                let name = name.to_owned();
                 if value.holders.len() == 1 {
                     this.only.push(format!("its {name} on {}", owner.name()));
                 }

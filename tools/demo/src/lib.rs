@@ -26,7 +26,6 @@ mod spiral;
 mod trainer;
 mod training;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -34,15 +33,15 @@ use anyhow::{Context as _, ensure};
 use clap::Parser as _;
 use farref_progress::check_writable;
 
-use arguments::Arguments;
+use arguments::{Arguments, Command, CommandLine};
 use ledger::Ledger;
 use plan::Plan;
 use training::Outcome;
 
-/// Does what the arguments behind the word `demo` say.
-pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let line = std::iter::once("farref-demo demo".into()).chain(arguments);
-    run(Arguments::parse_from(line)).unwrap_or_else(|error| {
+/// Does what the command line of this process says.
+pub fn main() -> ExitCode {
+    let Command::Demo(arguments) = CommandLine::parse().command;
+    run(arguments).unwrap_or_else(|error| {
         eprintln!("farref: {error:#}");
         ExitCode::FAILURE
     })

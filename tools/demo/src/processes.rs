@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::arguments::Transport;
 use super::plan::Plan;
-use farref_cli::tools::{GroupToken, PublishedToken, TOKEN_VARIABLE, threads_to_limit};
+use farref_group::{GroupToken, PublishedToken, TOKEN_VARIABLE, threads_to_limit};
 
 /// Variables of launchers that would lead the workers elsewhere.
 const FOREIGN: [&str; 5] = [

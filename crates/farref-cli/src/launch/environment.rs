@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 use crate::group_tls::GroupTls;
-use crate::group_token::{self, GroupToken};
+use farref_group::{GroupToken, TOKEN_VARIABLE, threads_to_limit};
 
 /// Variables of the launcher's own environment that must not reach the ranks: they would win over what
 /// the launcher says, and be the same for all.
@@ -38,20 +38,6 @@ pub(super) struct Attempt {
     pub(super) limit: u32,
 }
 
-/// The variables that say how many threads a rank computes with: of OpenMP (so of PyTorch and NumPy) and
-/// of rayon (so of candle).
-const THREADS: [&str; 2] = ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"];
-
-/// Which variables to set to 1. Several ranks that each compute with all processors are in each other's
-/// way, so one thread is the default for them, as it is torchrun's. Who has set one of them has chosen.
-pub fn threads_to_limit(ranks: u32) -> &'static [&'static str] {
-    let is_set = |name: &&str| std::env::var_os(name).is_some();
-    match ranks > 1 && !THREADS.iter().any(is_set) {
-        true => &THREADS,
-        false => &[],
-    }
-}
-
 pub(super) fn variables(
     plan: &Plan,
     local: u32,
@@ -75,7 +61,7 @@ pub(super) fn variables(
         ("FARREF_RESTART_COUNT", attempt.restarts.to_string()),
     ];
     if let Some(token) = &place.token {
-        variables.push((group_token::VARIABLE, token.secret().to_owned()));
+        variables.push((TOKEN_VARIABLE, token.secret().to_owned()));
     }
     if let Some(tls) = &place.tls {
         variables.extend(tls.variables(local));

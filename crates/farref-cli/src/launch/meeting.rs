@@ -20,7 +20,7 @@ use super::failure::Failure;
 use super::plan::{Plan, TlsNames};
 use super::signals;
 use crate::group_tls::GroupTls;
-use crate::group_token::{self, GroupToken, PublishedToken};
+use farref_group::{GroupToken, PublishedToken, token_from_environment};
 
 /// How long the launcher of another node waits for that of node 0.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -101,7 +101,7 @@ impl Meeting {
             });
         }
         // One of several nodes would have to tell the others, and whoever listens.
-        let token = match plan.nodes == 1 && group_token::from_environment().is_none() {
+        let token = match plan.nodes == 1 && token_from_environment().is_none() {
             true => Some(GroupToken::make()?),
             false => None,
         };

@@ -19,7 +19,6 @@ mod tether;
 mod torch;
 
 pub(crate) use arguments::Arguments;
-pub use environment::threads_to_limit;
 
 use std::process::ExitCode;
 
@@ -35,7 +34,7 @@ use supervisor::{Policy, Supervisor};
 
 /// What is said about the threads that the ranks were given.
 fn said_of_threads(ranks: u32) -> Option<String> {
-    let limited = threads_to_limit(ranks);
+    let limited = farref_group::threads_to_limit(ranks);
     (!limited.is_empty()).then(|| {
         format!(
             "{} are 1 for each of {ranks} ranks, so that they do not crowd each other out; set one of \

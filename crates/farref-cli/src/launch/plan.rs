@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail, ensure};
 use farref::Rendezvous;
 
 use super::arguments::{Arguments, Restart};
-use crate::{certs, group_tls, open_files};
+use crate::{certs, group_tls};
 
 /// More ranks than this on one machine are a typing error.
 const MAX_RANKS: u32 = 4096;
@@ -142,7 +142,7 @@ impl Plan {
     /// Raises the limit of open files if the ranks need more than it allows now.
     pub(super) fn allow_enough_files(&self) -> anyhow::Result<()> {
         let need = 64 + FILES_PER_RANK * u64::from(self.ranks);
-        open_files::allow(need, &format!("{} ranks", self.ranks))
+        farref_group::allow_open_files(need, &format!("{} ranks", self.ranks))
     }
 }
 

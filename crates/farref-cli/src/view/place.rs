@@ -5,7 +5,7 @@ use std::time::Duration;
 use farref::Tls;
 use farref::observe::Observer;
 
-use crate::{group_tls, group_token};
+use crate::group_tls;
 
 /// How to look at workers.
 #[derive(clap::Args)]
@@ -30,8 +30,8 @@ impl Looking {
     pub(crate) fn observer(&self, address: &str, limit: usize) -> anyhow::Result<Observer> {
         let token = self.token.clone();
         let token = token
-            .or_else(group_token::from_environment)
-            .or_else(|| group_token::find(address));
+            .or_else(farref_group::token_from_environment)
+            .or_else(|| farref_group::find_token(address));
         let observer = Observer::new()
             .token(token.unwrap_or_default())
             .references(self.limit.unwrap_or(limit).min(100_000))

@@ -59,7 +59,7 @@ pub(crate) fn fit(text: &str, columns: usize, cut: Cut) -> String {
 }
 
 /// A type's name without the modules: `alloc::vec::Vec<my::Thing>` is `Vec<Thing>`.
-pub fn short_type(name: &str) -> String {
+pub(crate) fn short_type(name: &str) -> String {
     let mut short = String::new();
     let mut path = String::new();
     for character in name.chars() {

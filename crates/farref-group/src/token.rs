@@ -16,8 +16,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use crate::certs::Folder;
-use crate::group_folder;
+use crate::folder;
 
 /// The variable that has a group's token.
 pub const VARIABLE: &str = "FARREF_TOKEN";
@@ -51,13 +50,15 @@ impl GroupToken {
 
     /// Puts it where commands of this user find it that look into the group that meets there.
     pub fn publish(&self, host: &str, port: u16) -> anyhow::Result<PublishedToken> {
-        let kept = group_folder::path().display().to_string();
+        let kept = folder::path().display().to_string();
         let published = || {
-            let all = group_folder::make()?;
+            let all = folder::make()?;
             // Until the file is locked, nobody may take it for one that was left behind.
-            let _alone = Folder::lock(&all).map_err(io::Error::other)?;
+            let alone = File::open(&all)?;
+            // Not every file system has locks.
+            let _ = flock(&alone, FlockOperation::LockExclusive);
             remove_left_behind(&all);
-            let path = all.join(group_folder::name(host, port, KIND));
+            let path = all.join(folder::name(host, port, KIND));
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
@@ -132,8 +133,8 @@ fn as_workers_take_it(token: &str) -> Option<String> {
 }
 
 /// The token of the group that meets at an address, if a launcher of this user has made it.
-pub(crate) fn find(address: &str) -> Option<String> {
-    let mut file = File::open(group_folder::find(address, KIND)?).ok()?;
+pub fn find(address: &str) -> Option<String> {
+    let mut file = File::open(folder::find(address, KIND)?).ok()?;
     let mut token = String::new();
     file.read_to_string(&mut token).ok()?;
     // Nobody keeps it locked: its group is gone.
@@ -183,7 +184,7 @@ mod tests {
         assert!(!path.exists());
         // What other launchers have left goes, too, and what they keep stays.
         let kept = token.publish("127.0.0.1", 3)?;
-        let left = path.with_file_name(group_folder::name("test.invalid", 4, KIND));
+        let left = path.with_file_name(folder::name("test.invalid", 4, KIND));
         std::fs::write(&left, "left")?;
         drop(token.publish("127.0.0.1", 1)?);
         assert!(!left.exists());

@@ -11,7 +11,7 @@ use farref::Rendezvous;
 use rustix::process::geteuid;
 
 /// Where it is.
-pub(crate) fn path() -> PathBuf {
+pub fn path() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|directory| !directory.is_empty()) {
         Some(directory) => PathBuf::from(directory).join("farref"),
         None => std::env::temp_dir().join(format!("farref-{}", geteuid().as_raw())),
@@ -19,7 +19,7 @@ pub(crate) fn path() -> PathBuf {
 }
 
 /// Makes it, if it is not there.
-pub(crate) fn make() -> io::Result<PathBuf> {
+pub fn make() -> io::Result<PathBuf> {
     let path = path();
     match DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -30,7 +30,7 @@ pub(crate) fn make() -> io::Result<PathBuf> {
 }
 
 /// What the file of a group is called that has this kind of thing: all names of loopback are one.
-pub(crate) fn name(host: &str, port: u16, kind: &str) -> String {
+pub fn name(host: &str, port: u16, kind: &str) -> String {
     let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
     match host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback()) {
         true => format!("{port}.{kind}"),
@@ -39,7 +39,7 @@ pub(crate) fn name(host: &str, port: u16, kind: &str) -> String {
 }
 
 /// The file of the group that meets at an address, which need not be there.
-pub(crate) fn find(address: &str, kind: &str) -> Option<PathBuf> {
+pub fn find(address: &str, kind: &str) -> Option<PathBuf> {
     let address = address.trim();
     let place = match address.contains("://") {
         true => address.parse(),
