@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use farref::{Error, RRef, Worker};
-use farref_examples::{TIMEOUT, Process, until};
+use farref_examples::{Process, TIMEOUT, until};
 
 /// Adds up numbers that another worker has.
 #[farref::remote]

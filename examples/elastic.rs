@@ -19,7 +19,7 @@
 
 use anyhow::{Result, ensure};
 use farref::Worker;
-use farref_examples::{TIMEOUT, Process, until};
+use farref_examples::{Process, TIMEOUT, until};
 use tokio::sync::Notify;
 
 const BELOW: u64 = 100_000;

@@ -19,7 +19,7 @@
 
 use anyhow::{Result, bail, ensure};
 use farref::{Error, Peer, RRef, Worker};
-use farref_examples::{TIMEOUT, Process};
+use farref_examples::{Process, TIMEOUT};
 
 #[derive(Debug)]
 pub struct Model {

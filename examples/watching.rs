@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail, ensure};
 use farref::context::NodeId;
 use farref::{Departure, Member, MemberEvent, Members, RRef, Worker};
-use farref_examples::{TIMEOUT, Process};
+use farref_examples::{Process, TIMEOUT};
 
 /// Something that lives on another worker, for as long as it does.
 #[derive(Debug)]

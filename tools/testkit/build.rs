@@ -20,12 +20,16 @@ fn main() -> io::Result<()> {
         }
     }
     table.push(']');
-    let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    let out = env::var_os("OUT_DIR")
+        .map(PathBuf::from)
+        .unwrap_or_default();
     fs::write(out.join("seeds.rs"), table)
 }
 
 fn sorted(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries: io::Result<Vec<_>> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect();
+    let entries: io::Result<Vec<_>> = fs::read_dir(folder)?
+        .map(|entry| Ok(entry?.path()))
+        .collect();
     let mut paths = entries?;
     paths.sort();
     Ok(paths)

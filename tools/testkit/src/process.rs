@@ -38,7 +38,9 @@ impl Process {
     /// Starts `command`, without input. `name` stands for it in errors.
     pub fn start(name: &str, command: &mut Command) -> Result<Self> {
         command.stdin(Stdio::null());
-        let child = command.spawn().with_context(|| format!("starting `{name}`"))?;
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting `{name}`"))?;
         Ok(Self::from_child(name, child))
     }
 
@@ -73,7 +75,11 @@ impl Process {
     pub async fn ended(&mut self) -> Result<Ended> {
         let began = Instant::now();
         while !self.has_ended()? {
-            ensure!(began.elapsed() < TEST_TIMEOUT, "`{}` does not end", self.name);
+            ensure!(
+                began.elapsed() < TEST_TIMEOUT,
+                "`{}` does not end",
+                self.name
+            );
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.output()
@@ -83,7 +89,11 @@ impl Process {
     pub fn ended_blocking(&mut self) -> Result<Ended> {
         let began = Instant::now();
         while !self.has_ended()? {
-            ensure!(began.elapsed() < TEST_TIMEOUT, "`{}` does not end", self.name);
+            ensure!(
+                began.elapsed() < TEST_TIMEOUT,
+                "`{}` does not end",
+                self.name
+            );
             std::thread::sleep(POLL_INTERVAL);
         }
         self.output()
@@ -93,13 +103,19 @@ impl Process {
     pub async fn ended_well(&mut self) -> Result<Ended> {
         let ended = self.ended().await?;
         let Ended { status, stderr, .. } = &ended;
-        ensure!(status.success(), "`{}` ended with {status}: {stderr}", self.name);
+        ensure!(
+            status.success(),
+            "`{}` ended with {status}: {stderr}",
+            self.name
+        );
         Ok(ended)
     }
 
     fn output(&mut self) -> Result<Ended> {
         let text = |reader: Option<JoinHandle<String>>| {
-            reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
+            reader
+                .and_then(|reader| reader.join().ok())
+                .unwrap_or_default()
         };
         Ok(Ended {
             status: self.child.wait()?,

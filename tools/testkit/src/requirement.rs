@@ -21,7 +21,11 @@ impl Requirement {
             return Ok(true);
         };
         if self.is_required() {
-            bail!("{} is set, and {} is missing: {missing}", self.variable, self.needed);
+            bail!(
+                "{} is set, and {} is missing: {missing}",
+                self.variable,
+                self.needed
+            );
         }
         eprintln!("LEFT OUT: needs {}: {missing}", self.needed);
         Ok(false)

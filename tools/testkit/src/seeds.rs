@@ -19,7 +19,12 @@ static SEEDS: &[(&str, &str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/seeds
 /// If the target has none, so that a misspelt name does not pass for an empty folder.
 pub fn seeds(target: &str) -> Vec<Seed> {
     let of_target = SEEDS.iter().filter(|(folder, ..)| *folder == target);
-    let seeds: Vec<_> = of_target.map(|&(_, name, bytes)| Seed { name, bytes }).collect();
-    assert!(!seeds.is_empty(), "fuzz/seeds has no folder `{target}` with inputs");
+    let seeds: Vec<_> = of_target
+        .map(|&(_, name, bytes)| Seed { name, bytes })
+        .collect();
+    assert!(
+        !seeds.is_empty(),
+        "fuzz/seeds has no folder `{target}` with inputs"
+    );
     seeds
 }

@@ -42,10 +42,7 @@ pub async fn eventually_async(
 }
 
 /// Like [`eventually_async`], outside a runtime.
-pub fn eventually_blocking(
-    what: &str,
-    mut condition: impl FnMut() -> Result<bool>,
-) -> Result<()> {
+pub fn eventually_blocking(what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
     while !condition()? {
         ensure!(began.elapsed() < TEST_TIMEOUT, "never: {what}");
@@ -99,5 +96,4 @@ mod tests {
         let ended = eventually_blocking("never", || bail!("broken"));
         assert_eq!(ended.expect_err("it fails").to_string(), "broken");
     }
-
 }

@@ -113,14 +113,8 @@ macro_rules! numbers {
             const KIND: u8 = $kind;
         })*
 
-        /// Looks at the vectors of numbers that a value is, or is an option or a list of.
-        #[inline]
-        pub(crate) fn each_in<T: 'static>(value: &mut T, look: Look<'_>) {
-            // For most types that is all that is left of this function when it is compiled.
-            if size_of::<T>() != size_of::<Vec<u8>>() {
-                return;
-            }
-            let value: &mut dyn Any = value;
+        /// [`each_in`] for a value that may be a vector, by its size.
+        fn each_in_any(value: &mut dyn Any, look: Look<'_>) {
             $(
                 if let Some(vector) = value.downcast_mut::<Vec<$number>>() {
                     return look(vector);
@@ -134,13 +128,8 @@ macro_rules! numbers {
             )*
         }
 
-        /// A copy of a value, if [that](each_in) has large vectors.
-        #[inline]
-        pub(super) fn copy_of<T: 'static>(value: &T) -> Option<T> {
-            if size_of::<T>() != size_of::<Vec<u8>>() {
-                return None;
-            }
-            let value: &dyn Any = value;
+        /// [`copy_of`] for a value that may be a vector, by its size.
+        fn copy_of_any(value: &dyn Any) -> Option<Box<dyn Any>> {
             $(
                 if let Some(vector) = value.downcast_ref::<Vec<$number>>() {
                     return copy_if(is_large(vector), vector);
@@ -155,6 +144,24 @@ macro_rules! numbers {
             None
         }
     };
+}
+
+/// Looks at the vectors of numbers that a value is, or is an option or a list of.
+#[inline]
+pub(crate) fn each_in<T: 'static>(value: &mut T, look: Look<'_>) {
+    // For most types that is all that is left of this function when it is compiled.
+    if size_of::<T>() == size_of::<Vec<u8>>() {
+        each_in_any(value, look);
+    }
+}
+
+/// A copy of a value, if [that](each_in) has large vectors.
+#[inline]
+pub(super) fn copy_of<T: 'static>(value: &T) -> Option<T> {
+    if size_of::<T>() != size_of::<Vec<u8>>() {
+        return None;
+    }
+    Some(*copy_of_any(value)?.downcast().ok()?)
 }
 
 /// A `usize` is not the same on all machines, and those of another width do not take it.
@@ -179,11 +186,12 @@ fn is_large<N>(numbers: &[N]) -> bool {
     size_of_val(numbers) >= OUT_OF_BAND
 }
 
-/// A copy, as the type that it is known to be.
-fn copy_if<A: Clone + 'static, T: 'static>(wanted: bool, value: &A) -> Option<T> {
-    let mut copy = wanted.then(|| value.clone());
-    let copy: &mut dyn Any = &mut copy;
-    copy.downcast_mut::<Option<T>>()?.take()
+fn copy_if<A: Clone + 'static>(wanted: bool, value: &A) -> Option<Box<dyn Any>> {
+    if wanted {
+        Some(Box::new(value.clone()))
+    } else {
+        None
+    }
 }
 
 impl<N: Number> Numbers for Vec<N> {

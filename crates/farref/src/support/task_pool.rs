@@ -70,13 +70,11 @@ impl<C: Send + 'static> TaskPool<C> {
         R: Future<Output = ()> + Send + 'static,
     {
         if Reusable::<R>::MAX_IDLE == 0 {
-            drop(runtime.spawn(unsteady(make(call))));
+            start(runtime, make(call));
             return;
         }
         let Some(idle) = self.0.get(function) else {
-            // Boxed: the compiler does not make a second kind of task for each function.
-            let call: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(make(call));
-            drop(runtime.spawn(unsteady(call)));
+            start(runtime, make(call));
             return;
         };
         while let Some(seat) = idle.take() {
@@ -86,13 +84,21 @@ impl<C: Send + 'static> TaskPool<C> {
                 Err(unserved) => call = unserved,
             }
         }
-        drop(runtime.spawn(unsteady(CallTask {
+        let task = CallTask {
             call: Some(make(call)),
             make,
             idle: Arc::clone(idle),
             seat: Taken(Arc::default()),
-        })));
+        };
+        start(runtime, task);
     }
+}
+
+/// Starts a task. Boxed: the compiler makes one kind of task, and not one for each function, which is half of all that it
+/// would compile for a function. A task that carries out many calls is boxed once.
+fn start(runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
+    drop(runtime.spawn(unsteady(task)));
 }
 
 impl<C> TaskPool<C> {
@@ -213,6 +219,11 @@ impl<C> Seat<C> {
         std::mem::replace(&mut lock(&self.next), Next::End)
     }
 
+    /// A task is always polled with the same waker.
+    fn keep_waker(&self, waker: &Waker) {
+        self.waker.get_or_init(|| waker.clone());
+    }
+
     /// Not while it is locked: a runtime that has ended drops the task right here.
     fn wake(&self) {
         if let Some(waker) = self.waker.get() {
@@ -271,8 +282,7 @@ where
             ready!(call.poll(context));
         }
         this.call.set(None);
-        // A task is always polled with the same waker.
-        seat.waker.get_or_init(|| context.waker().clone());
+        seat.keep_waker(context.waker());
         // The next call, which may be there already, wakes it: others have their turn first.
         if this.idle.put(seat, Reusable::<R>::MAX_IDLE) {
             Poll::Pending
