@@ -14,22 +14,23 @@ use libtest_mimic::{Arguments, Trial};
 fn main() {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let tests: [(&str, fn() -> anyhow::Result<()>); 2] = [
-        (
+    let trials = vec![
+        trial(
             "a_call_takes_two_allocations_at_most_on_both_sides_together",
             calls,
         ),
-        (
+        trial(
             "a_live_reference_takes_less_than_two_hundred_bytes_at_its_owner_and_at_its_holder",
             references,
         ),
     ];
-    let trials = tests.map(|(name, test)| {
-        Trial::test(name, move || {
-            test().map_err(|error| format!("{error:?}").into())
-        })
-    });
-    libtest_mimic::run(&arguments, trials.into()).exit()
+    libtest_mimic::run(&arguments, trials).exit()
+}
+
+fn trial(name: &str, test: fn() -> anyhow::Result<()>) -> Trial {
+    Trial::test(name, move || {
+        test().map_err(|error| format!("{error:?}").into())
+    })
 }
 
 /// The system's allocator, which counts allocations, and bytes by the thread that allocates.
