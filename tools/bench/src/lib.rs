@@ -5,14 +5,14 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`arguments`], [`plan`] | the command line; how much is measured |
-//! | [`parts`] | what can be measured |
-//! | [`gpu`] | whether there is a GPU to measure on |
-//! | [`bare`] | what bare sockets and memory do |
-//! | [`transport`], [`group`], [`functions`] | workers, what they talk through, what they are called for |
-//! | [`role`], [`peer`] | the other processes |
-//! | [`samples`], [`spent`], [`allocations`] | times; CPU time, memory; counting allocations |
-//! | [`report`] | the results |
+//! | `arguments`, `plan` | the command line; how much is measured |
+//! | `parts` | what can be measured |
+//! | `gpu` | whether there is a GPU to measure on |
+//! | `bare` | what bare sockets and memory do |
+//! | `transport`, `group`, `functions` | workers, what they talk through, what they are called for |
+//! | `role`, `peer` | the other processes |
+//! | `samples`, `spent`, `allocations` | times; CPU time, memory; counting allocations |
+//! | `report` | the results |
 
 #![deny(unsafe_code)]
 

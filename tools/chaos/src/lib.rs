@@ -2,18 +2,18 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`arguments`], [`settings`] | the command line; what a process is told |
-//! | [`python`] | whether Python workers can be run |
-//! | [`plan`] | which faults come when |
-//! | [`operations`] | what the workers do |
-//! | [`functions`], [`probe`], [`data`], [`trouble`] | what they can be called for, the values that stay, what is sent, what can go wrong |
-//! | [`pool`] | which references they keep |
-//! | [`program`], [`worker`] | a worker: its own program, its process (in Python: `farref_chaos.py`) |
-//! | [`history`] | what they write down |
-//! | [`proxy`] | what stands between them |
-//! | [`group`], [`faults`], [`driver`], [`interrupts`] | the processes, what is done to them, the run, its end before its time |
-//! | [`checker`] | what in the histories must not be |
-//! | [`report`] | what is said in the end |
+//! | `arguments`, `settings` | the command line; what a process is told |
+//! | `python` | whether Python workers can be run |
+//! | `plan` | which faults come when |
+//! | `operations` | what the workers do |
+//! | `functions`, `probe`, `data`, `trouble` | what they can be called for, the values that stay, what is sent, what can go wrong |
+//! | `pool` | which references they keep |
+//! | `program`, `worker` | a worker: its own program, its process (in Python: `farref_chaos.py`) |
+//! | `history` | what they write down |
+//! | `proxy` | what stands between them |
+//! | `group`, `faults`, `driver`, `interrupts` | the processes, what is done to them, the run, its end before its time |
+//! | `checker` | what in the histories must not be |
+//! | `report` | what is said in the end |
 
 #![forbid(unsafe_code)]
 

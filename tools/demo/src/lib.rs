@@ -2,15 +2,15 @@
 //!
 //! | part | job |
 //! | --- | --- |
-//! | [`arguments`] | the command line |
-//! | [`plan`] | what is trained, by how many, for how long |
-//! | [`processes`] | starting workers, killing one, waiting for all |
-//! | [`spiral`], [`model`] | the data and the model |
-//! | [`trainer`] | what trainers and parameter owners can be called for |
-//! | [`training`] | the training itself, with trainers that may die |
-//! | [`alone`] | the same in one process, to compare with |
-//! | [`ledger`] | what became of every reference |
-//! | [`picture`], [`page`] | what was learned, in the terminal and in a browser |
+//! | `arguments` | the command line |
+//! | `plan` | what is trained, by how many, for how long |
+//! | `processes` | starting workers, killing one, waiting for all |
+//! | `spiral`, `model` | the data and the model |
+//! | `trainer` | what trainers and parameter owners can be called for |
+//! | `training` | the training itself, with trainers that may die |
+//! | `alone` | the same in one process, to compare with |
+//! | `ledger` | what became of every reference |
+//! | `picture`, `page` | what was learned, in the terminal and in a browser |
 
 #![forbid(unsafe_code)]
 
