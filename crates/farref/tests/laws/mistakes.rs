@@ -81,7 +81,7 @@ fn folder() -> &'static Path {
 fn workspace() -> &'static Path {
     let mut ancestors = folder().ancestors();
     let depth = Path::new(PACKAGE).components().count();
-    ancestors.nth(depth).unwrap_or(folder())
+    ancestors.nth(depth).unwrap_or_else(folder)
 }
 
 /// rustc, with the libraries that this program was built with.

@@ -39,7 +39,7 @@ impl Place {
 
     /// The first worker of a group.
     async fn first(&self, authority: &Authority) -> Result<Worker> {
-        let first = self.worker("first").tls(worker_tls(&authority, "first"));
+        let first = self.worker("first").tls(worker_tls(authority, "first"));
         Ok(first.join().await?)
     }
 }

@@ -138,7 +138,7 @@ fn cut_connections_neither_lose_nor_bring_back_references() -> anyhow::Result<()
                     Ok(())
                 }));
             }
-            if round % 10 == 0 {
+            if round.is_multiple_of(10) {
                 proxy.cut_once();
             }
             for step in steps {
