@@ -27,7 +27,7 @@ async fn take(_: RRef<u64>) {}
 
 fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let usage = "usage: hot_paths call|pipelined|fetch|share COUNT";
+    let usage = "usage: farref-hot-paths call|pipelined|fetch|share COUNT";
     let path = arguments.next().context(usage)?;
     let count = arguments.next().context(usage)?.parse().context(usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -2,9 +2,9 @@
 //! beside an unloaded run in the same run.
 //!
 //! ```sh
-//! cargo run --release -p farref --example load                 # all parts, a quarter of an hour
-//! cargo run --release -p farref --example load -- --quick      # a minute
-//! cargo run --release -p farref --example load -- --only references --references 1000000
+//! cargo run --release -p farref-load                 # all parts, a quarter of an hour
+//! cargo run --release -p farref-load -- --quick      # a minute
+//! cargo run --release -p farref-load -- --only references --references 1000000
 //! ```
 //!
 //! | part | what |
