@@ -21,6 +21,7 @@ current=""
 installer="" # the process that runs apt-get in the background
 titles=()
 times=()
+failures=() # of `step_to_the_end`
 
 finish() {
     local status=$?
@@ -46,6 +47,31 @@ step() {
     printf '=== %s: ok (%ds, %ds in all)\n' "$current" "$((SECONDS - began))" "$SECONDS"
 }
 
+# Like `step`, but a failure is only noted, and `summary` fails. The command runs in a subshell.
+step_to_the_end() {
+    local title="$1" began=$SECONDS status=0
+    shift
+    current="$title"
+    printf '\n=== %s\n' "$title"
+    # Not as the operand of `||`: bash ignores `set -e` in all that runs there.
+    set +e
+    (
+        trap - EXIT
+        set -e
+        "$@"
+    )
+    status=$?
+    set -e
+    titles+=("$title")
+    times+=("$((SECONDS - began))")
+    if ((status == 0)); then
+        printf '=== %s: ok (%ds, %ds in all)\n' "$title" "$((SECONDS - began))" "$SECONDS"
+    else
+        failures+=("$title")
+        printf '=== %s: FAILED (exit %d, %ds, %ds in all)\n' "$title" "$status" "$((SECONDS - began))" "$SECONDS"
+    fi
+}
+
 print_times() {
     local at
     printf '\nseconds  step\n'
@@ -53,6 +79,10 @@ print_times() {
 }
 
 summary() {
+    if ((${#failures[@]})); then
+        current="${failures[*]}"
+        return 1
+    fi
     print_times
     printf '\n=== all passed (%ds)\n' "$SECONDS"
 }
@@ -69,11 +99,12 @@ apt_install() {
 
 # --- What has to be installed
 
+# And the Python that the scripts use themselves.
 c_toolchain() {
-    if command -v cc >/dev/null; then
-        echo "cc is present"
+    if { command -v cc && command -v python3; } >/dev/null; then
+        echo "cc and python3 are present"
     else
-        apt_install build-essential
+        apt_install build-essential python3
     fi
 }
 
@@ -102,7 +133,7 @@ missing_packages() {
         fi
         printf '%s\n' python3-torch python3-numpy
     fi
-    /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || echo python3-venv
+    "${torch_python:-/usr/bin/python3}" -c 'import ensurepip' 2>/dev/null || echo python3-venv
     if ! { command -v chromium && command -v chromedriver; } >/dev/null; then
         printf '%s\n' chromium chromium-driver
     fi
@@ -152,7 +183,7 @@ installed() {
     export FARREF_REQUIRE_CHROMIUM=1 FARREF_REQUIRE_ETCD=1
     "$torch_python" -c 'import sys, torch; print("torch", torch.__version__, "in", sys.executable)'
     chromium --version
-    etcd --version | head -n 1
+    etcd --version
     ip -V
     # Only root can make network namespaces, and not on every system.
     if ((EUID == 0)) && ip netns add farref-ci && ip netns delete farref-ci; then
@@ -173,9 +204,11 @@ formatting() {
 }
 
 # One pass with all features but CUDA's; then the packages whose features other members of the
-# workspace turn on, each without them. Those passes only check the package itself.
+# workspace turn on, each without them.
 clippy() {
-    cargo clippy --workspace --all-targets --features "$(all_features)" -- -D warnings
+    local features
+    features="$(all_features)"
+    cargo clippy --workspace --all-targets --features "$features" -- -D warnings
     cargo clippy -p farref-proto -p farref-rendezvous -- -D warnings
     cargo clippy -p farref -- -D warnings
     cargo clippy -p farref-autograd --no-default-features -- -D warnings
@@ -223,7 +256,7 @@ command_without_candle() {
 }
 
 documentation() {
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --features farref/etcd
 }
 
 have_deny() {
@@ -291,7 +324,9 @@ python_package() {
 
 python_environment() {
     local environment="$PWD/target/python"
-    if ! "$torch_python" -m venv --system-site-packages "$environment" >"$scratch/venv" 2>&1; then
+    # `--clear` removes an environment that is incomplete, or of a Python that is gone.
+    if ! "$torch_python" -m venv --system-site-packages "$environment" >"$scratch/venv" 2>&1 &&
+        ! "$torch_python" -m venv --clear --system-site-packages "$environment" >"$scratch/venv" 2>&1; then
         cat "$scratch/venv"
         echo "the Python with torch cannot make a virtual environment: install its venv module (Debian: python3-venv)"
         return 1

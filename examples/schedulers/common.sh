@@ -2,7 +2,7 @@
 # What the scripts of this folder share; each of them sources it.
 #
 # FARREF_PROGRAM names the program to start, examples/ranks.rs as it was built; without it, cargo builds it.
-# FARREF_REQUIRE_SCHEDULERS=1, as in CI, makes an error of what is left out otherwise.
+# FARREF_REQUIRE_SCHEDULERS=1, as in `.ci/nightly`, makes an error of what is left out otherwise.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 scratch="$(mktemp -d "${TMPDIR:-/tmp}/farref-schedulers.XXXXXX")"

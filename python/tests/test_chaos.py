@@ -9,7 +9,7 @@ from testkit import run, rust_program
 def test_python_workers_keep_promises_while_some_are_killed():
     command = [rust_program("farref-chaos", "bin", "farref-chaos")]
     command += ["--workers", "5", "--python", "2", "--python-program", sys.executable]
-    command += ["--seconds", "12", "--operations-per-second", "60", "--peer-timeout", "4", "--seed", "3", "--json", "-"]
+    command += ["--seconds", "12", "--operations-per-second", "60", "--peer-timeout", "8", "--seed", "3", "--json", "-"]
     report = json.loads(run(command))
     assert report["violations"] == []
     assert report["calls"]["brought_values"] > 50

@@ -8,8 +8,8 @@ fn main() -> io::Result<()> {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     println!("cargo::rerun-if-changed={}", seeds.display());
     let mut table = String::from("&[\n");
-    for folder in sorted(&seeds)? {
-        for file in sorted(&folder)? {
+    for folder in sorted(&seeds)?.iter().filter(|path| path.is_dir()) {
+        for file in sorted(folder)? {
             let (Some(target), Some(name)) = (folder.file_name(), file.file_name()) else {
                 continue;
             };

@@ -12,10 +12,11 @@
 //! `cargo bench -p farref-proto --bench refs -- NAME` measures only what has `NAME` in its name;
 //! `-- --test` runs each operation once.
 
-use std::env;
+use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{env, process};
 
 use farref_proto::{
     Arrival, CallHead, Carried, Control, Creation, Fetch, Fingerprint, ForkId, Membership,
@@ -32,6 +33,8 @@ const SAMPLE_TIME: Duration = Duration::from_millis(50);
 struct Benchmarks {
     filter: String,
     is_test: bool,
+    /// Whether an operation had the filter in its name.
+    has_run: Cell<bool>,
 }
 
 impl Benchmarks {
@@ -39,12 +42,17 @@ impl Benchmarks {
         let mut chosen = Self {
             filter: String::new(),
             is_test: false,
+            has_run: Cell::new(false),
         };
         for argument in env::args().skip(1) {
             match argument.as_str() {
                 "--test" => chosen.is_test = true,
                 // Cargo's own.
                 "--bench" => {}
+                option if option.starts_with('-') => {
+                    eprintln!("there is no option `{option}`: NAME and `--test` are all");
+                    process::exit(2);
+                }
                 _ => chosen.filter = argument,
             }
         }
@@ -56,6 +64,7 @@ impl Benchmarks {
         if !name.contains(&self.filter) {
             return;
         }
+        self.has_run.set(true);
         let mut timer = Timer {
             is_test: self.is_test,
             nanoseconds: Vec::new(),
@@ -552,4 +561,8 @@ fn main() {
     life(&benchmarks);
     live(&benchmarks);
     live_node(&benchmarks);
+    if !benchmarks.has_run.get() {
+        eprintln!("no operation has `{}` in its name", benchmarks.filter);
+        process::exit(2);
+    }
 }

@@ -87,23 +87,23 @@ async fn add(a: u64, b: u64) -> u64 {
 }
 
 /// Allocations of a round. What goes on beside it, like heartbeats and acknowledgements, is counted
-/// too, and there is more of it on a busy machine: of several lots of rounds, the one with the least
-/// counts.
+/// too, and there is more of it on a busy machine: of several lots of rounds, the median counts.
 async fn allocations(
     rounds: u64,
     mut round: impl AsyncFnMut() -> anyhow::Result<()>,
 ) -> anyhow::Result<f64> {
     const LOTS: u64 = 10;
-    let mut least = u64::MAX;
+    let mut lots = Vec::new();
     // The first lot is for what is allocated once.
     for _ in 0..=LOTS {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         for _ in 0..rounds / LOTS {
             round().await?;
         }
-        least = least.min(ALLOCATIONS.load(Ordering::Relaxed) - before);
+        lots.push(ALLOCATIONS.load(Ordering::Relaxed) - before);
     }
-    Ok((least * LOTS) as f64 / rounds as f64)
+    lots.sort_unstable();
+    Ok((lots[lots.len() / 2] * LOTS) as f64 / rounds as f64)
 }
 
 /// The budget is six allocations a call; the test holds it to fewer.
@@ -194,7 +194,10 @@ async fn created(me: &Worker, into: &mut Vec<RRef<u64>>, count: u64) -> anyhow::
     Ok(())
 }
 
-/// The budget is two hundred bytes at either end; the test holds it to fewer.
+/// The bytes that a reference may take at either end.
+const BUDGET: f64 = 200.0;
+
+/// No measurement is above the budget, and one of them is well below it.
 ///
 /// Tables grow by where their random hashes put what comes and goes, and more comes and goes at once
 /// on a busy machine: 161 to 177 bytes at the owner and 145 to 159 at the holder were seen in forty
@@ -205,6 +208,10 @@ fn references() -> anyhow::Result<()> {
     for _ in 0..MEASUREMENTS {
         let cost = reference_cost()?;
         println!("bytes of a reference: {cost:?}");
+        ensure!(
+            cost.owner <= BUDGET && cost.holder <= BUDGET,
+            "a reference takes more than {BUDGET} bytes: {cost:?}"
+        );
         if cost.owner <= 185.0 && cost.holder <= 167.0 && cost.neither <= 2.0 {
             return Ok(());
         }

@@ -87,7 +87,10 @@ impl Arguments {
 
     /// The command that does the same again, for a shell, with all that it depends on: also what has a default, which may change.
     pub(super) fn again(&self, seed: u64) -> String {
-        let mut command = format!("farref-chaos --seed {seed} --workers {}", self.workers);
+        let mut command = format!(
+            "cargo run --release -p farref-chaos -- --seed {seed} --workers {}",
+            self.workers
+        );
         if self.python > 0 {
             let program = quoted(&self.python_program.to_string_lossy());
             command += &format!(" --python {} --python-program {program}", self.python);
@@ -131,7 +134,10 @@ mod tests {
                     --faults-per-second 0.5 --operations-per-second 70 --peer-timeout 4";
         let words = std::iter::once("farref-chaos").chain(line.split_whitespace());
         let arguments = Arguments::parse_from(words);
-        assert_eq!(arguments.again(5), format!("farref-chaos {line}"));
+        assert_eq!(
+            arguments.again(5),
+            format!("cargo run --release -p farref-chaos -- {line}")
+        );
         assert_eq!(quoted("my python's"), r"'my python'\''s'");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,8 +19,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Process {
     name: String,
     child: Child,
-    stdout: Option<JoinHandle<String>>,
-    stderr: Option<JoinHandle<String>>,
+    stdout: Option<Receiver<String>>,
+    stderr: Option<Receiver<String>>,
 }
 
 /// How a process ended, and what it wrote to the streams that were piped.
@@ -112,15 +112,18 @@ impl Process {
     }
 
     fn output(&mut self) -> Result<Ended> {
-        let text = |reader: Option<JoinHandle<String>>| {
-            reader
-                .and_then(|reader| reader.join().ok())
-                .unwrap_or_default()
+        let text = |reader: Option<Receiver<String>>| match reader {
+            Some(reader) => reader.recv_timeout(TEST_TIMEOUT).with_context(|| {
+                let name = &self.name;
+                format!("`{name}` has ended, and a process that it started keeps its output open")
+            }),
+            None => Ok(String::new()),
         };
+        let (stdout, stderr) = (text(self.stdout.take())?, text(self.stderr.take())?);
         Ok(Ended {
             status: self.child.wait()?,
-            stdout: text(self.stdout.take()),
-            stderr: text(self.stderr.take()),
+            stdout,
+            stderr,
         })
     }
 }
@@ -132,8 +135,9 @@ impl Process {
         use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
         self.signal(Signal::STOP)?;
-        // Without waiting, a thread that is running could still act after this returns.
-        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        // Without waiting, a thread that is running could still act after this returns. One that
+        // has ended never stops.
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()?), stopped)?;
         Ok(())
     }
@@ -172,11 +176,15 @@ impl Drop for Process {
     }
 }
 
-fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+/// Reads `from` to its end on a thread.
+fn read_all(mut from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         // A stream that breaks off has still said what came before.
         let _ = from.read_to_end(&mut bytes);
-        String::from_utf8_lossy(&bytes).into_owned()
-    })
+        // The test may have stopped waiting.
+        let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
+    });
+    receiver
 }

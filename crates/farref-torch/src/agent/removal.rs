@@ -65,6 +65,7 @@ impl AgentShared {
 
     async fn clear_up(self: &Arc<Self>, name: &str, address: &str) {
         let _open = self.removals.begin();
+        let mut is_waiting = false;
         loop {
             match self.try_clear_up(name, address).await {
                 Ok(true) => {
@@ -72,7 +73,10 @@ impl AgentShared {
                 }
                 Ok(false) => {}
                 Err(GroupError::Busy { .. }) => {
-                    tracing::info!(worker = %self.name, peer = %name, "a worker that is gone stays on the list until the turn is free");
+                    if !is_waiting {
+                        tracing::info!(worker = %self.name, peer = %name, "a worker that is gone stays on the list until the turn is free");
+                        is_waiting = true;
+                    }
                     sleep(PAUSE).await;
                     continue;
                 }

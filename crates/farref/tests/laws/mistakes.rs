@@ -26,9 +26,6 @@ const PROBE: &str = "
     fn main() {}
 ";
 
-/// How many of the newest builds of one library are tried.
-const MAX_CANDIDATES: usize = 4;
-
 /// How many types rustc lists before `and $N others`, if not asked for all of them.
 const LISTED_TYPES: usize = 8;
 
@@ -98,15 +95,16 @@ impl<'a> Compiler<'a> {
         let probe = scratch.path().join("probe.rs");
         fs::write(&probe, PROBE)?;
         let mut said = String::new();
-        for farref in candidates(&libraries, "farref")? {
-            for serde in candidates(&libraries, "serde")? {
-                for thiserror in candidates(&libraries, "thiserror")? {
+        // Any build of thiserror fits; that of serde has to be the one that farref was built with.
+        for thiserror in candidates(&libraries, "thiserror")? {
+            for farref in candidates(&libraries, "farref")? {
+                for serde in candidates(&libraries, "serde")? {
                     let compiler = Self {
                         libraries: libraries.clone(),
                         externs: [
                             ("farref", farref.clone()),
-                            ("serde", serde.clone()),
-                            ("thiserror", thiserror),
+                            ("serde", serde),
+                            ("thiserror", thiserror.clone()),
                         ],
                         scratch,
                     };
@@ -170,8 +168,7 @@ fn candidates(libraries: &Path, name: &str) -> Result<Vec<PathBuf>> {
         }
     }
     found.sort();
-    let newest = found.into_iter().take(MAX_CANDIDATES);
-    Ok(newest.map(|(_, path)| path).collect())
+    Ok(found.into_iter().map(|(_, path)| path).collect())
 }
 
 /// The messages without what depends on the machine, on the compiler's summary, and on lines in

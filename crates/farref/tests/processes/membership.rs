@@ -530,10 +530,9 @@ fn many_are_gone() -> anyhow::Result<()> {
     run_test(async {
         let scratch = Scratch::new()?;
         let at = format!("file://{}", scratch.file("group"));
-        let patience = Duration::from_secs(20);
         let join = |name: String| {
             let builder = Worker::builder(name).rendezvous(&at);
-            builder.join_timeout(patience).join()
+            builder.join_timeout(TEST_TIMEOUT).join()
         };
         let mut earlier = Vec::new();
         for n in 0..8 {

@@ -15,24 +15,27 @@ fn mix(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// A page of a value, whose first word says which one it is.
-fn page(number: usize, seed: u64) -> [u64; PAGE_WORDS] {
-    let mut page = *WORDS;
-    page[0] = mix(number as u64 ^ seed.rotate_left(32));
-    page
+/// The pages of the value with this seed, in order.
+///
+/// Every word depends on the seed. The first word of a page also depends on its number.
+fn pages(seed: u64) -> impl Iterator<Item = [u64; PAGE_WORDS]> {
+    let key = mix(seed.rotate_left(32));
+    let mut page = WORDS.map(|word| word ^ key);
+    (0..).map(move |number| {
+        page[0] = mix(number) ^ key;
+        page
+    })
 }
 
 pub(crate) fn fill_bytes(bytes: &mut [u8], seed: u64) {
-    for (number, chunk) in bytes.chunks_mut(8 * PAGE_WORDS).enumerate() {
-        chunk.copy_from_slice(&bytemuck::cast_slice(&page(number, seed))[..chunk.len()]);
+    for (chunk, page) in bytes.chunks_mut(8 * PAGE_WORDS).zip(pages(seed)) {
+        chunk.copy_from_slice(&bytemuck::cast_slice(&page)[..chunk.len()]);
     }
 }
 
 pub(crate) fn check_bytes(bytes: &[u8], seed: u64) -> bool {
-    let mut pages = bytes.chunks(8 * PAGE_WORDS).enumerate();
-    pages.all(|(number, chunk)| {
-        chunk == &bytemuck::cast_slice::<_, u8>(&page(number, seed))[..chunk.len()]
-    })
+    let mut chunks = bytes.chunks(8 * PAGE_WORDS).zip(pages(seed));
+    chunks.all(|(chunk, page)| chunk == &bytemuck::cast_slice::<_, u8>(&page)[..chunk.len()])
 }
 
 pub(crate) fn bytes(size: usize, seed: u64) -> Vec<u8> {

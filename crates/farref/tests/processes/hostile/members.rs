@@ -14,10 +14,11 @@ use farref_proto::{
     Acks, AnswerHead, CallHead, ContextId, Control, Creation, Fingerprint, ForkId, Lane, MAX_BATCH,
     MessageId, NodeId, RRefId, Registration, Share, Target,
 };
+use farref_rendezvous::group::Card;
 use farref_testkit::{eventually_async, run_test};
 
 use super::honest::{Nested, measure, visit, visits};
-use super::wire::{Connection, Head, frame, prefix};
+use super::wire::{Connection, Head, Victim, frame, prefix};
 use super::{Scene, blocking};
 use crate::functions::{Probe, open, probes, wait_at};
 
@@ -132,21 +133,15 @@ pub(crate) fn test() -> anyhow::Result<()> {
             let (attack, is_cut_off) = (*attack, matches!(outcome, CutOff(..)));
             let called = card.name.clone();
             let attacking = blocking(move || {
-                let mut connection = Connection::open(&victim, &card, 1000)?;
-                let attacked = attack(&mut connection, &calls);
-                if !is_cut_off {
-                    // It may have lost its connection.
-                    if let Err(error) = attacked
-                        && !error.is::<io::Error>()
-                    {
-                        return Err(error);
-                    }
-                    let mut again = Connection::open(&victim, &card, 2000)?;
-                    garbage(&mut again, &calls)?;
-                    return again.is_hung_up_on();
+                if is_cut_off {
+                    let mut connection = Connection::open(&victim, &card, 1000)?;
+                    attack(&mut connection, &calls)?;
+                    return connection.is_hung_up_on();
                 }
-                attacked?;
-                connection.is_hung_up_on()
+                carry_out(attack, &victim, &card, &calls)?;
+                let mut again = Connection::open(&victim, &card, 2000)?;
+                garbage(&mut again, &calls)?;
+                again.is_hung_up_on()
             });
             attacking.await.with_context(|| (*name).to_owned())?;
             let (words, reason) = match outcome {
@@ -305,6 +300,19 @@ fn half_a_frame(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()
     Ok(connection.stream.shutdown(std::net::Shutdown::Both)?)
 }
 
+/// Carries out an attack to its end, on another connection if the one in use is lost: the victim gets
+/// no acknowledgements, so it replaces a connection that a busy machine leaves standing for seconds.
+fn carry_out(attack: Attack, victim: &Victim, card: &Card, calls: &Calls) -> anyhow::Result<()> {
+    for attempt in 0..20 {
+        let mut connection = Connection::open(victim, card, 1000 + attempt)?;
+        match attack(&mut connection, calls) {
+            Err(error) if error.is::<io::Error>() => {}
+            carried_out => return carried_out,
+        }
+    }
+    bail!("no connection stands")
+}
+
 /// A function runs once, however often its call comes.
 fn replays(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()> {
     let head = call(&calls.visit, answered(1));
@@ -397,7 +405,9 @@ fn create(connection: &mut Connection, calls: &Calls, counter: u64) -> anyhow::R
 }
 
 fn releases_too_often(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()> {
-    let share = create(connection, calls, 1)?;
+    // Another number than that of an attempt that was cut off after the creation.
+    let counter = 1 + connection.next[Lane::Call.index()];
+    let share = create(connection, calls, counter)?;
     for _ in 0..1000 {
         control(connection, Control::Release(vec![share]))?;
     }
@@ -474,7 +484,9 @@ fn blow_ups(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()> {
     described.extend([0x7f; 60_000]);
     let mut beside = vec![0xfe, 0xff];
     beside.extend([0xff; 60_000]);
-    for (request, body) in (0..).zip([many, nothing, deep, described, beside]) {
+    // Other numbers than those of an attempt that was cut off.
+    let first = connection.next[Lane::Call.index()];
+    for (request, body) in (first..).zip([many, nothing, deep, described, beside]) {
         connection.say(&call(&calls.measure, answered(request)), &body)?;
     }
     Ok(())
