@@ -8,6 +8,7 @@ The client is `ForkServer`; there is one for each list of modules and each proce
 server's program: ``fork_server.py socket module..``.
 """
 
+import contextlib
 import functools
 import json
 import os
@@ -109,8 +110,7 @@ def _serve(control):
             continue
         _, descriptors, _, _ = socket.recv_fds(control, 1, 3)
         if not descriptors:  # pytest has ended
-            for pid in children:
-                os.kill(pid, signal.SIGKILL)
+            _end(children)
             os._exit(0)
         pid = os.fork()
         if pid == 0:
@@ -129,6 +129,15 @@ def _serve(control):
         children[pid].sendall(b"%d\n" % pid)
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _end(children):
+    """Ends those that run, and the process groups of those that lead a session: what such a program
+    has forked off would go on without it."""
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            leads_session = os.getpgid(pid) == pid
+            (os.killpg if leads_session else os.kill)(pid, signal.SIGKILL)
 
 
 def _report(children):

@@ -171,11 +171,14 @@ def until(condition):
     eventually(holds)
 
 
-def several_looks(shared):
-    """Waits until the thread that gives memory back has looked several times more: it would have done by now what it
-    must not do."""
-    before = shared.looks
-    eventually(lambda: shared.looks >= before + 4)
+def several_looks(shared, wake=False):
+    """Waits until the thread that gives memory back has looked several times more: it would have
+    done by now what it must not do. `wake`: it sleeps for long, and is woken for each look."""
+    for _ in range(4):
+        before = shared.looks
+        if wake:
+            shared.releases.put("look again")
+        eventually(lambda: shared.looks > before)
 
 
 def count_looks(shared):
@@ -438,7 +441,9 @@ def test_gu3_of_what_nobody_uses_no_more_is_kept_than_the_latest_and_some(worker
         b.call(lets_go)
         until(lambda: all(not mapped.users for mapped in borrower.mappings._mapped.values()))
     until(lambda: len(platform.closed) == 2 and len(_cuda.lent) == 2)
-    assert platform.closed == platform.opened[:2]
+    # And it stays so.
+    several_looks(borrower, wake=True)
+    assert platform.closed == platform.opened[:2] and len(_cuda.lent) == 2
     borrower.releases.drain(TEST_TIMEOUT)
 
 

@@ -30,7 +30,7 @@ def test_a_group_of_processes_calls_shares_and_ends(group):
 def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_ends(group):
     pair = group(3)
     main = pair.start("""
-        me = join(peer_timeout=5)
+        me = join()
         b, c = me.peer("worker1"), me.peer("worker2")
         held = b.remote(there.Counter)
         assert held.call() == 0
@@ -49,7 +49,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_e
         me.shutdown()
     """)
     killed = pair.start(SERVE)
-    other = pair.start("join(peer_timeout=5).shutdown()")
+    other = pair.start("join().shutdown()")
     assert main.line() == "calling"
     killed.kill()
     assert main.succeeds().split("\n")[:2] == ["lost", "owner lost"]
@@ -59,7 +59,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_call_is_lost_and_the_group_e
 def test_what_a_dead_worker_held_is_freed(group):
     pair = group(2)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         say("joined")
         eventually(lambda: there.Counter.alive > 0)
         say("held")
@@ -68,7 +68,7 @@ def test_what_a_dead_worker_held_is_freed(group):
         me.shutdown()
     """)
     holder = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         held = me.peer("worker0").remote(there.Counter)
         held.call()
         import time; time.sleep(1000)
@@ -154,7 +154,7 @@ def test_ctrl_c_interrupts_the_main_thread_and_no_other_that_waits(group, waits)
 def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
     pair = group(2)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         peer = me.peer("worker1")
         peer.call(there.add, 1, 2)
         say("joined")
@@ -165,7 +165,7 @@ def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
         me.shutdown()
     """)
     careless = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         held = me.peer("worker0").remote(there.Counter)
         held.call()
         there.begun.wait(TEST_TIMEOUT)
@@ -179,7 +179,7 @@ def test_a_program_that_ends_without_shutdown_ends_and_the_others_go_on(group):
 def test_a_program_that_ends_while_functions_run_does_not_crash(group):
     pair = group(2)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         peer = me.peer("worker1")
         calls = [peer.start(there.sleeps, 0.3) for _ in range(4)] + [peer.start(there.waits_for_ever)]
         say("calling")
@@ -193,7 +193,7 @@ def test_a_program_that_ends_while_functions_run_does_not_crash(group):
         me.shutdown()
     """)
     careless = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         there.begun.wait(TEST_TIMEOUT)
     """)
     assert main.line() == "calling"
@@ -206,7 +206,7 @@ def test_a_program_that_ends_while_functions_run_does_not_crash(group):
 def test_a_function_or_coroutine_that_outlives_the_interpreter_does_not_crash_it(group, function, seconds, of_the_interpreter):
     pair = group(2)
     main = pair.start(f"""
-        me = join(peer_timeout=2)
+        me = join()
         call = me.peer("worker1").start(there.{function}, {seconds})
         say("calling")
         try:
@@ -220,7 +220,7 @@ def test_a_function_or_coroutine_that_outlives_the_interpreter_does_not_crash_it
             def __del__(self, sleep=there.time.sleep):
                 sleep({of_the_interpreter})
 
-        me = join(peer_timeout=2)
+        me = join()
         there.begun.wait(TEST_TIMEOUT)
         there.in_the_end = TakesItsTime()  # while the interpreter ends the function goes on, and cannot
     """)
@@ -375,7 +375,7 @@ def test_two_groups_one_after_the_other_in_one_process(group):
 def test_a_block_that_raises_ends_its_worker_at_once(group):
     pair = group(2)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         say("joined")
         try:
             me.peer("worker1").call(there.waits_for_ever)
@@ -384,7 +384,7 @@ def test_a_block_that_raises_ends_its_worker_at_once(group):
         me.shutdown()
     """)
     failing = pair.start("""
-        with join(peer_timeout=2) as me:
+        with join() as me:
             there.begun.wait(TEST_TIMEOUT)
             raise LookupError("of the program's")
     """)
@@ -455,7 +455,7 @@ def test_a_worker_that_nobody_joins_says_who_is_missing(group):
 def test_a_worker_waits_at_its_end_for_no_longer_than_its_setting_says(group):
     pair = group(2)
     main = pair.start("""
-        me = join(peer_timeout=2)
+        me = join()
         try:
             me.peer("worker1").call(there.begins_and_sleeps, 1000)
         except farref.PeerLost:
@@ -502,7 +502,7 @@ def test_so_many_plain_functions_run_at_once_as_the_setting_says(group):
 def test_a_worker_that_sees_less_than_half_of_its_group_gives_it_up_if_that_is_set(group, require_majority):
     three = group(3)
     main = three.start(f"""
-        me = join(peer_timeout=1, require_majority={require_majority})
+        me = join(require_majority={require_majority})
         say("joined")
         for other in ("worker1", "worker2"):
             try:

@@ -22,6 +22,11 @@ TEST_TIMEOUT = 120
 # Seconds that a test waits for the end of a whole program, in which there are many events.
 PROGRAM_TIMEOUT = 5 * TEST_TIMEOUT
 POLL_INTERVAL = 0.01
+# Seconds of silence after which workers in processes of their own give each other up. Several
+# processes of pytest may keep a worker from running for a while, and it must not pass for dead. No
+# test waits for so long: the port of one that has ended refuses connections, and the others give it
+# up at once.
+PEER_TIMEOUT = 10
 
 _PRELUDE = """
 import faulthandler, os, signal, sys
@@ -30,11 +35,12 @@ faulthandler.dump_traceback_later({timeout}, exit=True)  # a worker that hangs p
 {imports}
 import farref
 import remote_functions as there
-from testkit import TEST_TIMEOUT, eventually
+from testkit import PEER_TIMEOUT, TEST_TIMEOUT, eventually
 name, rank, workers, place = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
 def join(**settings):
     settings.setdefault("join_timeout", TEST_TIMEOUT)
+    settings.setdefault("peer_timeout", PEER_TIMEOUT)
     return farref.join(name=name, rank=rank, world_size=workers, rendezvous=place, **settings)
 
 def say(*words):
@@ -66,17 +72,24 @@ def ended(*threads):
         assert not thread.is_alive(), "a thread does not end"
 
 
-_given_ports = set()
+_claims = []
 
 
 def free_port(host="127.0.0.1"):
-    """A port that was free a moment ago, outside the range from which the system serves connections."""
+    """A port that was free a moment ago, outside the range from which the system serves connections.
+
+    No two calls get the same port, in all processes that run tests at a time: a process has the UDP port of the same
+    number until it ends.
+    """
     while True:
-        port = random.SystemRandom().randrange(10_000, 30_000)
-        with contextlib.suppress(OSError), socket.create_server((host, port)):
-            if port not in _given_ports:
-                _given_ports.add(port)
+        port = random.SystemRandom().randrange(10_000, 20_000)
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        with contextlib.suppress(OSError):
+            claim.bind(("0.0.0.0", port))
+            with socket.create_server((host, port)):
+                _claims.append(claim)
                 return port
+        claim.close()
 
 
 def environment(**variables):

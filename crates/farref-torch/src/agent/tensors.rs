@@ -10,8 +10,8 @@ use crate::value::{TensorData, TensorEntry};
 
 /// The most bytes that the tensors of a message may take which the message does not have: those whose elements have
 /// to be collected (a view may claim more elements than there are bytes), and those that a value has in
-/// several places. A unit test reaches the limit, so it is lower there.
-const MAX_GATHERED: usize = if cfg!(test) { 32 << 20 } else { 1 << 30 };
+/// several places.
+const MAX_GATHERED: usize = 1 << 30;
 
 /// What a message has instead of tensors, if it has none.
 pub(super) const NO_TENSORS: &[u8] = b"\x80\x02ctorch.jit._pickle\nbuild_tensorlist\nq\x00(](etR.";
@@ -67,6 +67,16 @@ pub(super) fn receive(
     storages: Vec<Storage>,
     uses: impl Fn(usize) -> usize,
 ) -> Result<(Vec<TensorEntry>, Vec<Part>), RpcError> {
+    receive_within(MAX_GATHERED, list, storages, uses)
+}
+
+/// The same with another limit than [`MAX_GATHERED`].
+fn receive_within(
+    limit: usize,
+    list: &[u8],
+    storages: Vec<Storage>,
+    uses: impl Fn(usize) -> usize,
+) -> Result<(Vec<TensorEntry>, Vec<Part>), RpcError> {
     if list == NO_TENSORS {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -82,7 +92,7 @@ pub(super) fn receive(
     }
     let mut parts = Vec::new();
     let mut entries = Vec::new();
-    let mut left = MAX_GATHERED;
+    let mut budget = Budget { limit, left: limit };
     for (place, tensor) in listed.into_iter().enumerate() {
         let view = match tensor {
             ListedTensor::Dense(view) => view,
@@ -101,11 +111,11 @@ pub(super) fn receive(
             return Err(RpcError::Unsupported(what.to_owned()));
         }
         let alone = shared.get(view.storage) == Some(&1);
-        let part = elements(&view, &mut storages, alone, &mut left)?;
+        let part = elements(&view, &mut storages, alone, &mut budget)?;
         // The same bytes are taken out once for each use, and may be copied for all but one.
         let first = parts.len();
         let count = uses(place).max(1);
-        pay(&mut left, part.len().saturating_mul(count - 1))?;
+        budget.pay(part.len().saturating_mul(count - 1))?;
         parts.extend(std::iter::repeat_n(part, count));
         entries.push(TensorEntry {
             dtype: view.dtype,
@@ -118,12 +128,19 @@ pub(super) fn receive(
     Ok((entries, parts))
 }
 
-fn pay(left: &mut usize, bytes: usize) -> Result<(), RpcError> {
-    let limit = MAX_GATHERED;
-    *left = left
-        .checked_sub(bytes)
-        .ok_or(RpcError::TooLarge { limit })?;
-    Ok(())
+/// What is left of a limit.
+struct Budget {
+    limit: usize,
+    left: usize,
+}
+
+impl Budget {
+    fn pay(&mut self, bytes: usize) -> Result<(), RpcError> {
+        let limit = self.limit;
+        let left = self.left.checked_sub(bytes);
+        self.left = left.ok_or(RpcError::TooLarge { limit })?;
+        Ok(())
+    }
 }
 
 /// The elements of a view one after the other: the storage itself, if that is what they are.
@@ -131,7 +148,7 @@ fn elements(
     view: &TensorView,
     storages: &mut [Option<Storage>],
     alone: bool,
-    left: &mut usize,
+    budget: &mut Budget,
 ) -> Result<Part, RpcError> {
     let missing = RpcError::OutOfBounds { bytes: 0 };
     if view.count() == Some(0) {
@@ -149,8 +166,8 @@ fn elements(
             Storage::Eight(elements) => Part::from_vec(elements),
         });
     }
-    let gathered = gather(view, bytes, *left)?;
-    pay(left, gathered.len())?;
+    let gathered = gather(view, bytes, budget.left)?;
+    budget.pay(gathered.len())?;
     Ok(gathered.into())
 }
 
@@ -210,6 +227,8 @@ pub(super) fn send_gradients(
 
 #[cfg(test)]
 mod tests {
+    use farref_testkit::thorough;
+
     use super::*;
 
     fn view(storage: usize, offset: usize, sizes: &[usize], strides: &[usize]) -> ListedTensor {
@@ -330,11 +349,12 @@ mod tests {
             matches!(refused, Err(RpcError::TooLarge { .. })),
             "{refused:?}"
         );
-        // A third of what is allowed, four times.
-        let third = MAX_GATHERED / 4 / 3;
+        // A third of what is allowed, four times. Three of them are made: a GiB takes seconds.
+        let limit = if thorough() { MAX_GATHERED } else { 32 << 20 };
+        let third = limit / 4 / 3;
         let list = vec![view(0, 0, &[third], &[0]); 4];
         let written = write_list(&list).unwrap();
-        let refused = receive(&written, vec![storage(&SIX)], |_| 1);
+        let refused = receive_within(limit, &written, vec![storage(&SIX)], |_| 1);
         assert!(matches!(refused, Err(RpcError::TooLarge { .. })));
         // The same by using one often, which may be a copy each time.
         let values = vec![0.0; 1 << 20];

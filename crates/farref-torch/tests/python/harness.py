@@ -168,10 +168,28 @@ def wait_for_file(path):
 
 
 def wait_for_turn(path):
-    """Waits for the one before, and a moment longer, so that it is waiting already."""
+    """Waits for the one before, and a moment longer, so that it is waiting already. It tells nobody
+    when it does: it may even wait for the store. Whoever comes too early makes another order of it,
+    which ends in the same way."""
     if path:
         wait_for_file(path)
         time.sleep(0.5)
+
+
+_begun = []
+
+
+def begin_and_pass_gate(value):
+    """Returns the value when `worker_api.open_gate` has been called here. That it has begun shows
+    in `begun`, so that a scenario need not guess whether a call is under way."""
+    _begun.append(value)
+    worker_api.pass_gate()
+    return value
+
+
+def begun():
+    """The values that `begin_and_pass_gate` was called with here."""
+    return sorted(_begun)
 
 
 def let_go(path):

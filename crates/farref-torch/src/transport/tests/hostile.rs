@@ -83,33 +83,70 @@ async fn tr_7_half_a_handshake_is_given_up_when_the_peer_goes() {
 
 #[tokio::test]
 async fn tr_6_silence_costs_a_place_for_a_while() {
+    // The limit has to pass. On a busy machine it may be too short for those who speak, too: then
+    // they get more.
+    for seconds in [1, 10, 60] {
+        if silence_is_given_up_after(Duration::from_secs(seconds)).await {
+            return;
+        }
+    }
+    panic!("those who are silent hold others up");
+}
+
+/// False if the limit was too short for those who speak.
+async fn silence_is_given_up_after(handshake: Duration) -> bool {
     let brief = Limits {
-        handshake: Duration::from_secs(3),
+        handshake,
         ..limits()
     };
-    let mut both = both(brief).await;
+    let mut listener = listener(brief).await;
+    let Some((caller, callee)) = pipe_within(handshake, &mut listener, "worker1").await else {
+        return false;
+    };
     let mut silent = Vec::new();
     for opening in [vec![], vec![1], hello(), [hello(), brochure()].concat()] {
-        let mut stream = raw(&both.listener).await;
-        stream.write_all(&opening).await.expect("sent");
+        let mut stream = raw(&listener).await;
+        if stream.write_all(&opening).await.is_err() {
+            return false;
+        }
         silent.push(stream);
     }
     // They hold up nobody meanwhile.
-    let address = both.listener.local_addr().to_string();
-    let _pipe = connect(&address, "another", limits())
-        .await
-        .expect("a pipe");
-    let arrived = hang(both.listener.accept()).await.expect("a pipe");
+    let Some(another) = pipe_within(handshake, &mut listener, "another").await else {
+        return false;
+    };
     for stream in &mut silent {
         assert_closed(stream).await;
     }
-    let listener = &both.listener;
     until(|| listener.census().refused == 4).await;
-    let census = both.listener.census();
+    let census = listener.census();
     assert_eq!((census.strangers, census.half_open), (0, 0));
     assert_eq!((census.expected, census.pipes), (0, 2));
-    drop(arrived);
+    drop(another);
+    let mut both = Both {
+        listener,
+        caller,
+        callee,
+    };
     assert_works(&mut both).await;
+    true
+}
+
+type Pipe = (PipeSender, PipeReceiver);
+
+/// Both ends of a pipe, of the caller and of the callee, if the listener does not give it up.
+async fn pipe_within(
+    handshake: Duration,
+    listener: &mut Listener,
+    name: &str,
+) -> Option<(Pipe, Pipe)> {
+    let address = listener.local_addr().to_string();
+    let caller = hang(connect(&address, name, limits())).await.ok()?;
+    // It has begun already: if it is set up at all, it arrives within the limit.
+    let arrived = timeout(handshake, listener.accept()).await.ok()?;
+    let (from, sender, receiver) = arrived.expect("a listener");
+    assert_eq!(from, name);
+    Some((caller, (sender, receiver)))
 }
 
 #[tokio::test]

@@ -96,23 +96,23 @@ fn a_shared_name_is_paid_for_by_its_length() {
     assert!(error::<Vec<String>>(&pickle).contains("too deep or too large"));
 }
 
+/// The steps that every walk may take, however short the pickle.
+const FLOOR: usize = 1 << 18;
+
 /// PK-4: a large value is no mischief, whatever it is read as.
 #[test]
 fn large_values_that_share_nothing_pass() {
-    let many = if thorough() { 500_000 } else { 10_000 };
-    let list_of = |count, opcodes: &[u8]| {
+    // So many that a walk takes more than `FLOOR` steps, and the length of the pickle counts, if
+    // each takes so many steps at least: one with the list that it is in, the others by itself.
+    let many = |steps: usize| match thorough() {
+        true => 500_000,
+        false => FLOOR / steps + 1,
+    };
+    let (items, options, lists, pairs) = (many(6), many(2), many(3), many(12));
+    let list = |count: usize, opcodes: &[u8]| {
         let items = opcodes.repeat(count);
         [b"\x80\x04](", &items[..], b"e."].concat()
     };
-    let list = |opcodes: &[u8]| list_of(many, opcodes);
-    // More steps than every walk may take (2^18), so that the length of the pickle counts.
-    let beyond = 300_000;
-    assert_eq!(
-        read::<Vec<Option<i64>>>(&list_of(beyond, b"N")).len(),
-        beyond
-    );
-    let value: PyValue = read(&list_of(beyond, b"]"));
-    assert!(matches!(value, PyValue::List(items) if items.len() == beyond));
     for item in [
         &b"N"[..],
         b"\x88",
@@ -123,23 +123,23 @@ fn large_values_that_share_nothing_pass() {
         b"C\x00",
         b"\x8c\x00",
     ] {
-        let pickle = list(item);
-        let value: PyValue = read(&pickle);
+        let value: PyValue = read(&list(items, item));
         assert!(
-            matches!(value, PyValue::List(items) if items.len() == many),
+            matches!(value, PyValue::List(all) if all.len() == items),
             "{item:?}"
         );
     }
-    assert_eq!(read::<Vec<bool>>(&list(b"\x88")).len(), many);
-    assert_eq!(read::<Vec<u8>>(&list(b"K\x07")).len(), many);
-    assert_eq!(read::<Vec<Option<i64>>>(&list(b"N")).len(), many);
-    assert_eq!(read::<Vec<Vec<i64>>>(&list(b"]")).len(), many);
-    assert_eq!(read::<Vec<String>>(&list(b"\x8c\x00")).len(), many);
-    let pairs = [b"\x80\x04}(", &b"K\x07N".repeat(many)[..], b"u."].concat();
-    assert_eq!(read::<Vec<(i64, ())>>(&pairs).len(), many);
-    assert!(matches!(read::<PyValue>(&pairs), PyValue::Dict(items) if items.len() == many));
-    let points = list(b"K\x07G\x40\x04\x00\x00\x00\x00\x00\x00\x86");
-    assert_eq!(read::<Vec<Point>>(&points).len(), many);
+    assert_eq!(read::<Vec<bool>>(&list(items, b"\x88")).len(), items);
+    assert_eq!(read::<Vec<u8>>(&list(items, b"K\x07")).len(), items);
+    assert_eq!(read::<Vec<String>>(&list(items, b"\x8c\x00")).len(), items);
+    let numbers: Vec<Option<i64>> = read(&list(options, b"N"));
+    assert_eq!(numbers.len(), options);
+    assert_eq!(read::<Vec<Vec<i64>>>(&list(lists, b"]")).len(), lists);
+    let dict = [b"\x80\x04}(", &b"K\x07N".repeat(pairs)[..], b"u."].concat();
+    assert_eq!(read::<Vec<(i64, ())>>(&dict).len(), pairs);
+    assert!(matches!(read::<PyValue>(&dict), PyValue::Dict(all) if all.len() == pairs));
+    let points = list(pairs, b"K\x07G\x40\x04\x00\x00\x00\x00\x00\x00\x86");
+    assert_eq!(read::<Vec<Point>>(&points).len(), pairs);
 }
 
 /// A value with these tensors in it, by their places.

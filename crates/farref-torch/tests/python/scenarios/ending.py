@@ -1,12 +1,14 @@
 """A graceful end while calls are under way and references are still held: nobody loses an answer, nothing leaks."""
 
-import time
-
 import torch.distributed.rpc as rpc
 
 import harness
 import peer_api
 import worker_api
+from scenarios import kill_ending
+
+# A call of it lasts until the gate of the worker that runs it is opened.
+GATE = "harness.begin_and_pass_gate"
 
 
 def run(group):
@@ -28,16 +30,24 @@ def run(group):
         check.equal("held by the other", group.ask(other, "held", "kept by other"), ["peer"])
         check.equal("made by the peer", group.ask(peer, "held", "made"), "third")
         # Calls that outlast the beginning of the end: to the peer, and from the peer.
+        gate = lambda worker, value: [worker, GATE, [value], harness.PATIENCE]
+        by_other = (peer, "peer_api.caught", gate(group.name, "by other"))
         calls = [
-            rpc.rpc_async(peer, peer_api.sleep, args=(1.0,)),
-            rpc.rpc_async(peer, peer_api.call_back, args=(other, "worker_api.sleep", [1.0])),
-            rpc.rpc_async(other, worker_api.call_back, args=(peer, "peer_api.sleep", [1.0])),
+            rpc.rpc_async(peer, peer_api.caught, args=tuple(gate(group.name, "by me"))),
+            rpc.rpc_async(peer, peer_api.caught, args=tuple(gate(other, "of other"))),
+            rpc.rpc_async(other, worker_api.caught, args=by_other),
         ]
-        time.sleep(0.2)
+        at_gates = lambda: harness.begun() + rpc.rpc_sync(other, harness.begun)
+        all_calls = ["by me", "by other", "of other"]
+        harness.until("all calls have begun", lambda: at_gates() == all_calls or at_gates())
         group.finish([other], [peer])
-        # The others are leaving by now, and still answer.
+        harness.until("the peer leaves", lambda: kill_ending.waits(group))
         check.equal("served while leaving", group.ask(peer, "echo", "late"), "late")
-        check.equal("answers of slow calls", [call.wait() for call in calls], [1.0] * 3)
+        worker_api.open_gate()
+        rpc.rpc_sync(other, worker_api.open_gate)
+        answer = lambda value: {"kind": None, "value": value}
+        answers = [answer("by me"), answer("of other"), answer(answer("by other"))]
+        check.equal("answers of slow calls", [call.wait() for call in calls], answers)
         rpc.rpc_async(peer, peer_api.sleep, args=(0.5,))
     harness.stop_rpc(group.rank)
     check.that("graceful shutdown without leaks", True)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import torch.distributed.rpc as rpc
 
@@ -24,13 +23,19 @@ def run(group):
         check.equal("before: used by the other", group.ask(other, "held", "of the peer"), ["of the peer"])
         check.equal("before: used by the peer", group.ask(peer, "held", "of main"), ["mine"])
         pid = group.ask(peer, "pid")
-        by_me = rpc.rpc_async(peer, peer_api.sleep, args=(harness.LIFETIME,), timeout=0)
-        by_other = rpc.rpc_async(other, worker_api.caught, args=(peer, "peer_api.sleep", [harness.LIFETIME], 0), timeout=0)
-        time.sleep(0.5)
+        # The peer is at a call when it asks this worker in turn, which does not answer.
+        waits = lambda whose: [group.name, "harness.begin_and_pass_gate", [whose], harness.LIFETIME]
+        by_me = rpc.rpc_async(peer, peer_api.caught, args=tuple(waits("mine")), timeout=0)
+        args = (peer, "peer_api.caught", waits("other's"), 0)
+        by_other = rpc.rpc_async(other, worker_api.caught, args=args, timeout=0)
+        begun = lambda: harness.begun() == ["mine", "other's"] or harness.begun()
+        harness.until("the peer is at both calls", begun)
         os.kill(pid, signal.SIGKILL)
         check.error("my call ends with an error", None, [], by_me.wait)
         seen = by_other.wait()
         check.that("so does another's", seen["kind"] is not None, seen)
+        # The threads of this worker that wait at the gate would keep it from ending.
+        worker_api.open_gate()
         check.note("what the other saw", seen["text"].split("\n")[0][:300])
         check.error("the next call, too", None, [], lambda: group.ask(peer, "echo", 1))
         check.error("a value of the peer is lost", None, [], theirs.to_here)

@@ -1,0 +1,146 @@
+//! Builds the test programs, and lists what there is to run.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+/// Something to run.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// The options with which `cargo test` runs it alone, as in `-p farref --test laws`.
+    pub(crate) name: String,
+    pub(crate) command: Command,
+}
+
+/// What was built.
+pub(crate) struct Build {
+    pub(crate) programs: Vec<Program>,
+    pub(crate) target_folder: PathBuf,
+}
+
+/// A command of the cargo that runs this program.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    // What `cargo run` sets is about this program, and what is built would see it as a change.
+    for (name, _) in env::vars_os() {
+        let name_text = name.to_string_lossy();
+        if name_text.starts_with("CARGO_PKG_") || name_text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    command
+}
+
+/// Builds all tests of the workspace.
+pub(crate) fn build() -> Result<Build> {
+    let mut command = cargo();
+    command.args(["test", "--workspace", "--no-run"]);
+    command.arg("--message-format=json-render-diagnostics");
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.context("starting cargo")?;
+    ensure!(output.status.success(), "the tests do not build");
+    let mut programs = Vec::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's message")?;
+        programs.extend(program(&message)?);
+    }
+    // All packages in one command: with some of them, cargo would build others with other features.
+    let mut examples = cargo();
+    examples.args(["test", "--workspace", "--doc"]);
+    programs.push(Program {
+        name: "--workspace --doc".to_owned(),
+        command: examples,
+    });
+    let target_folder = text(&metadata()?, "/target_directory")?.into();
+    Ok(Build {
+        programs,
+        target_folder,
+    })
+}
+
+/// The test program that a message is about, if it is about one.
+fn program(message: &Value) -> Result<Option<Program>> {
+    let is_test = message.pointer("/profile/test") == Some(&Value::Bool(true));
+    let Some(executable) = message["executable"].as_str().filter(|_| is_test) else {
+        return Ok(None);
+    };
+    let folder = Path::new(text(message, "/manifest_path")?)
+        .parent()
+        .context("a manifest in no folder")?;
+    let target = text(message, "/target/name")?;
+    let option = match text(message, "/target/kind/0")? {
+        "test" => format!("--test {target}"),
+        "bin" => format!("--bin {target}"),
+        "example" => format!("--example {target}"),
+        "bench" => format!("--bench {target}"),
+        _ => "--lib".to_owned(),
+    };
+    let package = package(text(message, "/package_id")?)?;
+    let mut command = Command::new(executable);
+    // As cargo does.
+    command
+        .current_dir(folder)
+        .env("CARGO_MANIFEST_DIR", folder);
+    Ok(Some(Program {
+        name: format!("-p {package} {option}"),
+        command,
+    }))
+}
+
+/// The name in an id such as `path+file:///folder/name#0.1.0` or `path+file:///folder#name@0.1.0`.
+fn package(id: &str) -> Result<&str> {
+    let (path, version) = id
+        .rsplit_once('#')
+        .context("a package id without version")?;
+    match version.split_once('@') {
+        Some((name, _)) => Ok(name),
+        None => path.rsplit('/').next().context("a package id without name"),
+    }
+}
+
+fn metadata() -> Result<Value> {
+    let mut command = cargo();
+    command.args(["metadata", "--format-version", "1", "--no-deps"]);
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.context("starting cargo")?;
+    ensure!(output.status.success(), "`cargo metadata` failed");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {
+    let text = value.pointer(pointer).and_then(Value::as_str);
+    text.with_context(|| format!("cargo's message has no {pointer}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packages_are_found_in_both_forms_of_ids() -> Result<()> {
+        assert_eq!(package("path+file:///a/farref#0.1.0")?, "farref");
+        assert_eq!(
+            package("path+file:///a/tests#farref-tests@0.1.0")?,
+            "farref-tests"
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn only_test_programs_are_run() -> Result<()> {
+        let library = r#"{"profile": {"test": false}, "executable": null}"#;
+        assert!(program(&serde_json::from_str(library)?)?.is_none());
+        let test = r#"{"profile": {"test": true}, "executable": "/t/laws-1", "manifest_path": "/a/farref/Cargo.toml",
+            "package_id": "path+file:///a/farref#0.1.0", "target": {"name": "laws", "kind": ["test"]}}"#;
+        let found = program(&serde_json::from_str(test)?)?.context("a program")?;
+        assert_eq!(found.name, "-p farref --test laws");
+        assert_eq!(
+            found.command.get_current_dir(),
+            Some(Path::new("/a/farref"))
+        );
+        Ok(())
+    }
+}
