@@ -10,6 +10,7 @@ server's program: ``fork_server.py socket module..``.
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import runpy
@@ -172,5 +173,8 @@ if __name__ == "__main__":
     sys.path.remove(os.path.dirname(os.path.abspath(__file__)))
     for name in sys.argv[2:]:
         __import__(name)
+    # A collection in a child would write to all that was imported, and so copy it page by page.
+    gc.collect()
+    gc.freeze()
     # Outside of all functions, as a program is: it ends with the interpreter.
     _become(_serve(socket.socket(fileno=int(sys.argv[1]))))()

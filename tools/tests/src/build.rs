@@ -10,7 +10,7 @@ use serde_json::Value;
 /// Something to run.
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// The options with which `cargo test` runs it alone, as in `-p farref --test laws`.
+    /// Its package and its target, as in `farref:laws`.
     pub(crate) name: String,
     pub(crate) command: Command,
 }
@@ -34,8 +34,8 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Builds all tests of the workspace.
-pub(crate) fn build() -> Result<Build> {
+/// Builds all tests of the workspace. The programs get the arguments.
+pub(crate) fn build(arguments: &[String]) -> Result<Build> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics");
@@ -49,11 +49,14 @@ pub(crate) fn build() -> Result<Build> {
     }
     // All packages in one command: with some of them, cargo would build others with other features.
     let mut examples = cargo();
-    examples.args(["test", "--workspace", "--doc"]);
+    examples.args(["test", "--workspace", "--doc", "--"]);
     programs.push(Program {
-        name: "--workspace --doc".to_owned(),
+        name: "documentation".to_owned(),
         command: examples,
     });
+    for program in &mut programs {
+        program.command.args(arguments);
+    }
     let target_folder = text(&metadata()?, "/target_directory")?.into();
     Ok(Build {
         programs,
@@ -70,13 +73,9 @@ fn program(message: &Value) -> Result<Option<Program>> {
     let folder = Path::new(text(message, "/manifest_path")?)
         .parent()
         .context("a manifest in no folder")?;
-    let target = text(message, "/target/name")?;
-    let option = match text(message, "/target/kind/0")? {
-        "test" => format!("--test {target}"),
-        "bin" => format!("--bin {target}"),
-        "example" => format!("--example {target}"),
-        "bench" => format!("--bench {target}"),
-        _ => "--lib".to_owned(),
+    let target = match text(message, "/target/kind/0")? {
+        "lib" | "proc-macro" => "lib",
+        _ => text(message, "/target/name")?,
     };
     let package = package(text(message, "/package_id")?)?;
     let mut command = Command::new(executable);
@@ -85,7 +84,7 @@ fn program(message: &Value) -> Result<Option<Program>> {
         .current_dir(folder)
         .env("CARGO_MANIFEST_DIR", folder);
     Ok(Some(Program {
-        name: format!("-p {package} {option}"),
+        name: format!("{package}:{target}"),
         command,
     }))
 }
@@ -136,7 +135,7 @@ mod tests {
         let test = r#"{"profile": {"test": true}, "executable": "/t/laws-1", "manifest_path": "/a/farref/Cargo.toml",
             "package_id": "path+file:///a/farref#0.1.0", "target": {"name": "laws", "kind": ["test"]}}"#;
         let found = program(&serde_json::from_str(test)?)?.context("a program")?;
-        assert_eq!(found.name, "-p farref --test laws");
+        assert_eq!(found.name, "farref:laws");
         assert_eq!(
             found.command.get_current_dir(),
             Some(Path::new("/a/farref"))

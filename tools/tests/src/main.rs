@@ -21,22 +21,24 @@ use build::Program;
 use durations::Durations;
 use run::Outcome;
 
-const USAGE: &str = "usage: cargo tests [NAME..]
+const USAGE: &str = "usage: cargo tests [NAME..] [-- ARGUMENT..]
 
 Builds and runs all tests of the workspace, or the test programs with one of the NAMEs in theirs.
-To run single tests: cargo test -p PACKAGE TEST";
+The programs get the ARGUMENTs: `cargo tests farref:laws -- streams` runs the laws of streams.";
 
 /// How many test programs run at once beyond the number of processors: most of them wait.
 const EXTRA_PROGRAMS: usize = 2;
 
 fn main() -> Result<ExitCode> {
-    let names: Vec<String> = env::args().skip(1).collect();
+    let mut arguments = env::args().skip(1);
+    let names: Vec<String> = arguments.by_ref().take_while(|name| name != "--").collect();
+    let arguments: Vec<String> = arguments.collect();
     if names.iter().any(|name| name.starts_with('-')) {
         eprintln!("{USAGE}");
         return Ok(ExitCode::from(2));
     }
     let began = Instant::now();
-    let build = build::build()?;
+    let build = build::build(&arguments)?;
     let durations = Durations::read(&build.target_folder);
     let mut programs = build.programs;
     programs.retain(|program| {
@@ -60,7 +62,7 @@ fn main() -> Result<ExitCode> {
         println!("\n=== {} failed:\n{}", outcome.name, outcome.output);
     }
     for outcome in &failed {
-        println!("FAILED, once more: cargo test {}", outcome.name);
+        println!("FAILED; alone: cargo tests {}", outcome.name);
     }
     let count = |number: fn(&Outcome) -> u64| outcomes.iter().map(number).sum::<u64>();
     let broken = failed.iter().filter(|outcome| outcome.failed == 0).count() as u64;

@@ -16,6 +16,7 @@ The server must not run a second thread: a child has only the thread that forked
 """
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -165,6 +166,9 @@ def main():
         return
     for module in ["worker", "harness", "torch.distributed.autograd", "torch.distributed.optim"]:
         importlib.import_module(module)
+    # A collection in a child would write to all that was imported, and so copy it page by page.
+    gc.collect()
+    gc.freeze()
     os.environ[VARIABLE] = sys.argv[1]
     server = Server(sys.argv[1])
     print(json.dumps({"missing": None}), flush=True)
