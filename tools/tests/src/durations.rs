@@ -10,7 +10,19 @@ use crate::run::Outcome;
 /// The file in the target folder.
 const FILE: &str = "farref-tests-seconds";
 
-/// Seconds of each program. Without the file nothing is lost but some order.
+/// The programs that take longest, for the first run in a folder.
+const LONGEST: [&str; 8] = [
+    "farref:processes",
+    "farref-torch:interop",
+    "farref-model:models",
+    "documentation",
+    "farref:lib",
+    "farref:laws",
+    "farref-examples:examples",
+    "farref-cli:command",
+];
+
+/// Seconds of each program.
 pub(crate) struct Durations {
     file: PathBuf,
     seconds: BTreeMap<String, u64>,
@@ -27,9 +39,11 @@ impl Durations {
         Self { file, seconds }
     }
 
-    /// Smaller for a program that is to begin earlier. Unknown programs are the first.
+    /// Smaller for a program that is to begin earlier.
     pub(crate) fn rank(&self, name: &str) -> Reverse<u64> {
-        Reverse(self.seconds.get(name).copied().unwrap_or(u64::MAX))
+        let known = self.seconds.get(name).copied();
+        let guess = LONGEST.iter().rev().position(|longest| *longest == name);
+        Reverse(known.unwrap_or(guess.map_or(0, |place| 1 + place as u64)))
     }
 
     pub(crate) fn write(mut self, outcomes: &[Outcome]) {
@@ -43,5 +57,28 @@ impl Durations {
             .collect();
         // The next run is a little slower without it.
         let _ = fs::write(self.file, text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_begin_first_by_guess_and_by_measurement() {
+        let mut durations = Durations {
+            file: PathBuf::new(),
+            seconds: BTreeMap::new(),
+        };
+        let order = |durations: &Durations| {
+            let mut names = ["farref-shm:lib", "farref:laws", "farref:processes"];
+            names.sort_by_key(|name| durations.rank(name));
+            names
+        };
+        let guessed = ["farref:processes", "farref:laws", "farref-shm:lib"];
+        assert_eq!(order(&durations), guessed);
+        durations.seconds.insert("farref-shm:lib".to_owned(), 600);
+        let measured = ["farref-shm:lib", "farref:processes", "farref:laws"];
+        assert_eq!(order(&durations), measured);
     }
 }
