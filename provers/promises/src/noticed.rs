@@ -66,7 +66,7 @@ pub const NOTICED: &[Noticed] = &[
         promise: "D5",
         tests: Processes,
         test: "a_caller_that_does_not_read_its_answers_holds_up_nobody_else",
-        says: "MiB for answers of 800 MiB",
+        says: "MiB for answers of",
     },
     Noticed {
         fault: Mutation::IgnoreRefusal,

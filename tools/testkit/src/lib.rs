@@ -1,4 +1,4 @@
-//! What the tests of all crates share, so that each thing is written once.
+//! Helpers that the tests of all crates share.
 //!
 //! - [`eventually`], [`eventually_async`], [`eventually_blocking`] and [`within`] wait for an
 //!   event. Only a test that fails spends [`TEST_TIMEOUT`].

@@ -5,10 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, Result};
 
-/// A port that was free a moment ago, outside the range from which the system serves connections.
+/// Returns a TCP port that was free during this call. The system does not assign ports of this range
+/// to outgoing connections.
 ///
-/// No two calls get the same port, in all test programs that run at a time: a program has the UDP
-/// port of the same number until it ends. Ports from 20,000 on are those of Slurm's jobs.
+/// Concurrent test programs get different ports: each program holds the UDP port of the same number
+/// until it exits. Ports from 20,000 up are reserved for Slurm's jobs.
 pub fn free_port() -> Result<u16> {
     static GIVEN: Mutex<Vec<UdpSocket>> = Mutex::new(Vec::new());
     for port in std::iter::repeat_with(|| fastrand::u16(10_000..20_000)).take(1_000) {

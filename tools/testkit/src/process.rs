@@ -130,13 +130,13 @@ impl Process {
 
 #[cfg(unix)]
 impl Process {
-    /// Stops it with SIGSTOP, and waits until all of its threads stand still.
+    /// Sends SIGSTOP and waits until all threads of the process have stopped.
     pub fn stop(&self) -> Result<()> {
         use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
         self.signal(Signal::STOP)?;
-        // Without waiting, a thread that is running could still act after this returns. One that
-        // has ended never stops.
+        // Without this wait, a running thread could still act after this method returns. `EXITED` is
+        // included because a process that has exited never reports `STOPPED`.
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         waitid(WaitId::Pid(self.pid()?), stopped)?;
         Ok(())
@@ -181,7 +181,7 @@ fn read_all(mut from: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A stream that breaks off has still said what came before.
+        // After a read error, the bytes read so far are still the output.
         let _ = from.read_to_end(&mut bytes);
         // The test may have stopped waiting.
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());

@@ -41,7 +41,7 @@ struct Shared {
     rule: watch::Sender<Rule>,
     /// A connection of an earlier generation is cut.
     generation: watch::Sender<u64>,
-    /// How many more bytes pass, over all connections, before everything is cut once.
+    /// Bytes that may still pass, over all connections, before the proxy cuts all of them once.
     fuse: AtomicI64,
     cuts: AtomicU64,
 }
@@ -93,7 +93,7 @@ impl Proxy {
         Ok(address)
     }
 
-    /// Adds an address whose connections wait until the sender has a target for them.
+    /// Adds an address without a target. Its connections wait until the caller sends one.
     pub fn add_unconnected(&self) -> Result<(SocketAddr, watch::Sender<Option<SocketAddr>>)> {
         let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
         socket.set_nonblocking(true)?;

@@ -12,10 +12,10 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// Whether the tests can run, where `missing` says why not.
+    /// Returns `true` if `missing` is `None`; otherwise `missing` is the reason.
     ///
-    /// Without it, tests are left out with a line on the standard error, or fail if the variable
-    /// is set.
+    /// If there is a reason, prints a `LEFT OUT` line to standard error and returns `false`. Returns an
+    /// error instead if the environment variable is set.
     pub fn is_met(&self, missing: Option<&str>) -> Result<bool> {
         let Some(missing) = missing else {
             return Ok(true);

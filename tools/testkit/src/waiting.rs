@@ -10,16 +10,16 @@ use anyhow::{Context as _, Result, bail, ensure};
 /// work. It is shorter than the limit that `provers/promises` gives a test with a planted fault.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long a whole test may take: longer than [`TEST_TIMEOUT`], so that a wait within it fails first
-/// and names its event.
+/// Limit of a whole test. It is longer than [`TEST_TIMEOUT`], so that a wait inside the test fails
+/// first and names its event.
 const TEST_LIMIT: Duration = Duration::from_secs(2 * TEST_TIMEOUT.as_secs());
 
-/// How often a condition that cannot wake anyone is checked.
+/// Interval between checks of a condition, which cannot wake the waiting task.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds. The error names `what` was awaited.
 pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Result<()> {
-    // Not by way of an asynchronous closure: its future would not be `Send` in general.
+    // Does not call `eventually_async`: the future of an async closure is not always `Send`.
     let began = Instant::now();
     while !condition() {
         ensure!(began.elapsed() < TEST_TIMEOUT, "never: {what}");
@@ -28,7 +28,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) -> Resu
     Ok(())
 }
 
-/// Like [`eventually`], for a condition that has to ask others and may fail.
+/// Like [`eventually`], for a condition that is asynchronous and may fail.
 pub async fn eventually_async(
     what: &str,
     mut condition: impl AsyncFnMut() -> Result<bool>,

@@ -24,7 +24,8 @@ pub(crate) struct Build {
 /// A command of the cargo that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // What `cargo run` sets is about this program, and what is built would see it as a change.
+    // `cargo run` sets these variables for this program. If the child cargo inherited them, it would
+    // rebuild crates that depend on them.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
         if name_text.starts_with("CARGO_PKG_") || name_text.starts_with("CARGO_MANIFEST_") {
@@ -47,7 +48,8 @@ pub(crate) fn build(arguments: &[String]) -> Result<Build> {
         let message: Value = serde_json::from_str(line).context("cargo's message")?;
         programs.extend(program(&message)?);
     }
-    // All packages in one command: with some of them, cargo would build others with other features.
+    // One command for all packages: for a subset, cargo would rebuild dependencies with other
+    // features.
     let mut examples = cargo();
     examples.args(["test", "--workspace", "--doc", "--"]);
     programs.push(Program {

@@ -1,8 +1,8 @@
 //! `cargo tests`: all tests of the workspace.
 //!
-//! The same tests as with `cargo test --workspace`, which runs one test program after the other
-//! although most of them wait. This one builds all of them, then runs several at a time, the
-//! longest first, and the examples in the documentation beside them.
+//! `cargo test --workspace` runs test programs one after another, although most of them wait. This
+//! program builds the same tests and runs several programs at a time, the longest first. It runs the
+//! examples in the documentation beside them.
 
 mod build;
 mod durations;
@@ -23,7 +23,7 @@ use run::Outcome;
 
 const USAGE: &str = "usage: cargo tests [NAME..] [-- ARGUMENT..]
 
-Builds and runs all tests of the workspace, or the test programs with one of the NAMEs in theirs.
+Builds all tests of the workspace. Runs all, or the test programs whose name contains a NAME.
 The programs get the ARGUMENTs: `cargo tests farref:laws -- streams` runs the laws of streams.";
 
 /// How many test programs run at once beyond the number of processors: most of them wait.
@@ -47,7 +47,10 @@ fn main() -> Result<ExitCode> {
                 .iter()
                 .any(|name| program.name.contains(name.as_str()))
     });
-    ensure!(!programs.is_empty(), "no test program has that name");
+    ensure!(
+        !programs.is_empty(),
+        "no test program has {names:?} in its name; names are, for example: farref:laws, documentation"
+    );
     programs.sort_by_key(|program| durations.rank(&program.name));
     println!(
         "built in {:.0?}, running {} programs",
@@ -62,7 +65,7 @@ fn main() -> Result<ExitCode> {
         println!("\n=== {} failed:\n{}", outcome.name, outcome.output);
     }
     for outcome in &failed {
-        println!("FAILED; alone: cargo tests {}", outcome.name);
+        println!("FAILED; to repeat it alone: cargo tests {}", outcome.name);
     }
     let count = |number: fn(&Outcome) -> u64| outcomes.iter().map(number).sum::<u64>();
     let broken = failed.iter().filter(|outcome| outcome.failed == 0).count() as u64;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::build::Program;
 
-/// A program that takes longer hangs. All of its tests have limits of their own, of minutes.
+/// A test program that runs longer is killed as hung. Each of its tests has a limit of minutes.
 const PROGRAM_LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// How often a program is asked whether it has ended.
+/// Interval between checks whether the program has exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How long the output of a program that has ended is waited for. Processes that it started and
-/// left behind keep the output open.
+/// How long to wait for the rest of the output after the program has exited. Processes that it left
+/// running keep the pipes open.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
 /// What became of a program.
@@ -60,7 +60,7 @@ pub(crate) fn run(program: Program) -> Outcome {
     let (passed, failed) = counts(&output);
     Outcome {
         name,
-        // A program of tests that has not counted them has not run them.
+        // Without a "test result" line the program has not run its tests.
         ok: ended_well && failed == 0 && output.contains("test result: "),
         passed,
         failed,
@@ -123,7 +123,7 @@ fn read_all(child: &mut Child) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// How many tests passed and failed, by the last lines of the harnesses: a program may have several.
+/// Numbers of passed and failed tests, summed over all harnesses in the output.
 fn counts(output: &str) -> (u64, u64) {
     let results = output
         .lines()
