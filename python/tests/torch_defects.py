@@ -104,6 +104,13 @@ def add(a, b):
     return a + b
 
 
+def doubled_without_context(event, a):
+    """Waits until the caller has left its context, and until that is gone here. On farref it stays for this call."""
+    wait_for(event)
+    becomes(lambda: dist_autograd._get_debug_info()["num_autograd_contexts"] in (0, "0"), 5.0)
+    return a * 2
+
+
 def slowly(a):
     time.sleep(0.5)
     return a * 2
@@ -212,7 +219,8 @@ def E5():
     join()
     if me.rank == 0:
         with dist_autograd.context():
-            late = rpc.rpc_async("worker1", slowly, args=(torch.ones(2, requires_grad=True),))
+            late = rpc.rpc_async("worker1", doubled_without_context, args=("out", torch.ones(2, requires_grad=True)))
+        touch("out")
         attempt("the result of a call that outlives its context", late.wait)
     rpc.shutdown()
 

@@ -43,7 +43,7 @@ impl Durations {
     pub(crate) fn rank(&self, name: &str) -> Reverse<u64> {
         let known = self.seconds.get(name).copied();
         let guess = LONGEST.iter().rev().position(|longest| *longest == name);
-        Reverse(known.unwrap_or(guess.map_or(0, |place| 1 + place as u64)))
+        Reverse(known.unwrap_or_else(|| guess.map_or(0, |place| 1 + place as u64)))
     }
 
     pub(crate) fn write(mut self, outcomes: &[Outcome]) {

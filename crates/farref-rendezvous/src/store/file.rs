@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -98,6 +99,12 @@ impl FileStore {
         }
     }
 
+    /// How many handles and threads use the store.
+    #[cfg(test)]
+    pub(super) fn users(&self) -> usize {
+        Arc::strong_count(&self.paths)
+    }
+
     /// Reads without a lock, on a thread that may block.
     async fn read<T: Send + 'static>(
         &self,
@@ -108,16 +115,21 @@ impl FileStore {
     }
 
     /// Runs `change` under the lock. What it returns as its second result says whether to write.
+    ///
+    /// Dropping the future before its end keeps the file as it is. The thread cannot be stopped, and
+    /// what it wrote later might come into a file that another group has begun.
     async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Contents) -> Result<(T, bool), StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let paths = self.paths.clone();
+        let abandonment = Abandonment::default();
+        let is_abandoned = Arc::clone(&abandonment.0);
         blocking(move || {
             let _lock = paths.lock()?;
             let mut contents = paths.load()?;
             let (result, changed) = change(&mut contents)?;
-            if changed {
+            if changed && !is_abandoned.load(Ordering::Relaxed) {
                 paths.save(&contents)?;
             }
             Ok(result)
@@ -314,6 +326,16 @@ impl Paths {
             (Ok(ours), Ok(found)) => (ours.dev(), ours.ino()) == (found.dev(), found.ino()),
             _ => false,
         }
+    }
+}
+
+/// Tells a blocking operation that its future was dropped.
+#[derive(Default)]
+struct Abandonment(Arc<AtomicBool>);
+
+impl Drop for Abandonment {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

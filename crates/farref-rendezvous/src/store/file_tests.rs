@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use farref_testkit::Scratch;
+use farref_testkit::{Scratch, eventually};
 
 use super::{FileStore, Store, StoreError};
 
@@ -22,6 +22,27 @@ async fn a_crashed_writer_wedges_nobody() {
     assert_eq!(store.try_get("k").await.unwrap().unwrap(), "v");
     assert!(!beside(&path, ".next").exists());
     assert_eq!(scratch.files().unwrap(), ["store", "store.lock"]);
+}
+
+#[tokio::test]
+async fn a_dropped_operation_writes_nothing_from_then_on() {
+    let scratch = Scratch::new().unwrap();
+    let path = scratch.path().join("store");
+    let store = FileStore::new(&path);
+    store.set("k", b"1").await.unwrap();
+    let lock = std::fs::File::open(beside(&path, ".lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let writer = store.clone();
+    let write = tokio::spawn(async move { writer.set("k", b"2").await });
+    // This test, the task and its thread.
+    let waits = eventually("the thread waits for the lock", || store.users() == 3);
+    waits.await.unwrap();
+    write.abort();
+    assert!(write.await.unwrap_err().is_cancelled());
+    drop(lock);
+    let ends = eventually("the thread has ended", || store.users() == 1);
+    ends.await.unwrap();
+    assert_eq!(store.try_get("k").await.unwrap().unwrap(), "1");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ mod wire_callbacks;
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -37,6 +37,7 @@ use crate::fingerprint;
 use crate::runtime::Core;
 use crate::runtime::current::Current;
 use crate::support::io_thread::IoThread;
+use crate::support::lock::lock;
 use crate::values::Value;
 use farref_proto::NodeId;
 
@@ -80,7 +81,9 @@ struct WorkerGuard {
     core: Arc<Core>,
     /// Kept from its end: the store is there as well.
     io: Arc<IoThread>,
-    tasks: [JoinHandle<()>; 2],
+    clock: JoinHandle<()>,
+    /// Keeps the group's store. `None` when the worker has ended.
+    store_keeper: Mutex<Option<JoinHandle<()>>>,
     /// The group's store, if this worker hosts it. One that leaves keeps it for the others.
     hosted: Arc<HostedStore>,
 }
@@ -553,7 +556,10 @@ impl fmt::Debug for Worker {
 
 impl Drop for WorkerGuard {
     fn drop(&mut self) {
-        self.stop_tasks();
+        self.clock.abort();
+        if let Some(keeper) = lock(&self.store_keeper).take() {
+            keeper.abort();
+        }
         let stage = *self.core.stage.borrow();
         if stage <= crate::runtime::WorkerStage::Member {
             tracing::warn!(worker = %self.core.name, "a worker was dropped without a shutdown");
@@ -579,8 +585,15 @@ impl Drop for WorkerGuard {
 }
 
 impl WorkerGuard {
-    fn stop_tasks(&self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+    /// Ends the task that keeps the group's store, and waits until it has ended: a group that begins at
+    /// the same place afterwards must not find what this worker writes.
+    async fn finish_with_store(&self, limit: Duration) {
+        let keeper = lock(&self.store_keeper).take();
+        if let Some(keeper) = keeper {
+            keeper.abort();
+            // An error means that it was aborted, or that the I/O thread is busy.
+            let _ = tokio::time::timeout(limit, keeper).await;
+        }
     }
 }
 

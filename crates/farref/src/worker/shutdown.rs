@@ -504,7 +504,8 @@ impl Worker {
     async fn close(&self, limit: Duration) {
         self.core.agent().close(limit).await;
         if let Some(life) = &self.life {
-            life.stop_tasks();
+            life.clock.abort();
+            life.finish_with_store(limit).await;
         }
         self.core.end();
         // Values of the program that were deferred go before the worker has ended, unless they take too long.

@@ -1,6 +1,6 @@
 //! Setting a worker going, on whatever wire.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use farref_proto::Membership;
 
@@ -42,15 +42,14 @@ pub(super) fn launch<A: Agent>(
     }
     let hosted = Arc::new(hosted);
     let keep_store = keep_store(Arc::downgrade(&core), Arc::downgrade(&hosted));
-    let tasks = [
-        io.spawn(run_clock(Arc::downgrade(&core))),
-        io.spawn(keep_store),
-    ];
+    let clock = io.spawn(run_clock(Arc::downgrade(&core)));
+    let store_keeper = Mutex::new(Some(io.spawn(keep_store)));
     drop(tokio::spawn(unsteady(watch_runtime(Arc::downgrade(&core)))));
     let life = WorkerGuard {
         core: Arc::clone(&core),
         io,
-        tasks,
+        clock,
+        store_keeper,
         hosted,
     };
     Ok(Worker {
