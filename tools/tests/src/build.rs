@@ -15,7 +15,7 @@ pub(crate) struct Program {
     pub(crate) command: Command,
 }
 
-/// What was built.
+/// The test programs, built.
 pub(crate) struct Build {
     pub(crate) programs: Vec<Program>,
     pub(crate) target_folder: PathBuf,

@@ -19,7 +19,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// running keep the pipes open.
 const OUTPUT_LIMIT: Duration = Duration::from_secs(10);
 
-/// What became of a program.
+/// The result of a program.
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) ok: bool,
@@ -102,7 +102,7 @@ fn output(command: &mut Command) -> io::Result<(bool, String)> {
     Ok((status.is_some_and(|status| status.success()), output))
 }
 
-/// What the child writes to both streams, in the order in which it comes.
+/// Reads both output streams of the child, in the order of arrival.
 fn read_all(child: &mut Child) -> Receiver<Vec<u8>> {
     let (sender, receiver) = mpsc::channel();
     let streams: [Option<Box<dyn Read + Send>>; 2] = [

@@ -116,8 +116,8 @@ impl FileStore {
 
     /// Runs `change` under the lock. What it returns as its second result says whether to write.
     ///
-    /// Dropping the future before its end keeps the file as it is. The thread cannot be stopped, and
-    /// what it wrote later might come into a file that another group has begun.
+    /// Dropping the future before its end keeps the file as it is. The thread cannot be stopped,
+    /// and its later write might come into a file that another group has begun.
     async fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Contents) -> Result<(T, bool), StoreError> + Send + 'static,

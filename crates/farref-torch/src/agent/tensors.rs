@@ -128,7 +128,7 @@ fn receive_within(
     Ok((entries, parts))
 }
 
-/// What is left of a limit.
+/// A limit, and how much of it is unused.
 struct Budget {
     limit: usize,
     left: usize,

@@ -122,8 +122,8 @@ async fn ends_without<const N: usize>(workers: [Worker; N], dead: &str) -> Vec<(
             })),
         }
     }
-    // Mostly the others wait by then, for the one that has not asked for the end. Nobody outside
-    // sees that they do, and one that does not yet ends in the same way.
+    // Mostly the others wait by then, for the one that has not asked for the end. No event shows
+    // that they do, and a worker that does not wait yet ends in the same way.
     tokio::time::sleep(Duration::from_millis(100)).await;
     dies.expect("a member").crash().await;
     done(ending.join_all()).await
@@ -560,8 +560,8 @@ async fn ta_7_who_is_gone_is_named_though_the_store_was_lost_before() {
     let round = "rpc_prefix_0/shutdown/PROCESS_COUNT_ID_1";
     until(&store, round, |count| count == "2").await;
     server.close().await;
-    // Time for the others to see that the store is gone, which they tell nobody. Both orders end
-    // in the same way. This one is the rarer.
+    // Time for the others to see that the store is gone; no event shows it. Both orders end in the
+    // same way. This one is the rarer.
     tokio::time::sleep(Duration::from_millis(100)).await;
     waits.abort();
     drop(waits.await);

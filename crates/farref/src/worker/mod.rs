@@ -585,8 +585,8 @@ impl Drop for WorkerGuard {
 }
 
 impl WorkerGuard {
-    /// Ends the task that keeps the group's store, and waits until it has ended: a group that begins at
-    /// the same place afterwards must not find what this worker writes.
+    /// Ends the task that keeps the group's store, and waits until it has ended: a group that begins
+    /// at the same place afterwards must not find what this worker writes.
     async fn finish_with_store(&self, limit: Duration) {
         let keeper = lock(&self.store_keeper).take();
         if let Some(keeper) = keeper {

@@ -221,8 +221,8 @@ async fn live_once(options: Options) -> Result<serde_json::Value> {
 const LIFETIME: Duration = Duration::from_secs(5 * farref_testkit::TEST_TIMEOUT.as_secs());
 
 /// How long after the one before it a worker comes that has its turn, so that the other waits
-/// already. The other tells nobody when it does. A worker that comes too early makes another order
-/// of it, which ends in the same way.
+/// already; no event shows that it does. A worker that comes too early makes another order of it,
+/// which ends in the same way.
 const MOMENT: Duration = Duration::from_millis(500);
 
 async fn wait_for_file(path: Option<&str>) {

@@ -300,8 +300,8 @@ fn half_a_frame(connection: &mut Connection, calls: &Calls) -> anyhow::Result<()
     Ok(connection.stream.shutdown(std::net::Shutdown::Both)?)
 }
 
-/// Carries out an attack to its end, on another connection if the one in use is lost: the victim gets
-/// no acknowledgements, so it replaces a connection that a busy machine leaves standing for seconds.
+/// Carries out an attack to its end, on another connection if the one in use is lost: the victim
+/// gets no acknowledgements, so it replaces a connection that stands still for seconds.
 fn carry_out(attack: Attack, victim: &Victim, card: &Card, calls: &Calls) -> anyhow::Result<()> {
     for attempt in 0..20 {
         let mut connection = Connection::open(victim, card, 1000 + attempt)?;
