@@ -40,11 +40,9 @@ pub(crate) fn build(arguments: &[String]) -> Result<Build> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run"]);
     command.arg("--message-format=json-render-diagnostics");
-    let output = command.stderr(Stdio::inherit()).output();
-    let output = output.context("starting cargo")?;
-    ensure!(output.status.success(), "the tests do not build");
+    let messages = output(&mut command, "the tests do not build")?;
     let mut programs = Vec::new();
-    for line in String::from_utf8(output.stdout)?.lines() {
+    for line in String::from_utf8(messages)?.lines() {
         let message: Value = serde_json::from_str(line).context("cargo's message")?;
         programs.extend(program(&message)?);
     }
@@ -105,10 +103,16 @@ fn package(id: &str) -> Result<&str> {
 fn metadata() -> Result<Value> {
     let mut command = cargo();
     command.args(["metadata", "--format-version", "1", "--no-deps"]);
-    let output = command.stderr(Stdio::inherit()).output();
+    let metadata = output(&mut command, "`cargo metadata` failed")?;
+    Ok(serde_json::from_slice(&metadata)?)
+}
+
+/// The standard output of cargo. If cargo fails, the error is `failure`; cargo prints the reason.
+fn output(cargo: &mut Command, failure: &'static str) -> Result<Vec<u8>> {
+    let output = cargo.stderr(Stdio::inherit()).output();
     let output = output.context("starting cargo")?;
-    ensure!(output.status.success(), "`cargo metadata` failed");
-    Ok(serde_json::from_slice(&output.stdout)?)
+    ensure!(output.status.success(), failure);
+    Ok(output.stdout)
 }
 
 fn text<'a>(value: &'a Value, pointer: &str) -> Result<&'a str> {

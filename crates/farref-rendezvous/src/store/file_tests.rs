@@ -30,8 +30,7 @@ async fn a_dropped_operation_writes_nothing_from_then_on() {
     let path = scratch.path().join("store");
     let store = FileStore::new(&path);
     store.set("k", b"1").await.unwrap();
-    let lock = std::fs::File::open(beside(&path, ".lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let lock = take_lock(&path);
     let writer = store.clone();
     let write = tokio::spawn(async move { writer.set("k", b"2").await });
     // This test, the task and its thread.
@@ -51,8 +50,7 @@ async fn a_live_lock_is_waited_for_and_a_removed_one_is_noticed() {
     let path = scratch.path().join("store");
     let store = FileStore::new(&path);
     store.set("k", b"1").await.unwrap();
-    let lock = std::fs::File::open(beside(&path, ".lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let lock = take_lock(&path);
     let writer = store.clone();
     let write = tokio::spawn(async move { writer.set("k", b"2").await });
     tokio::time::sleep(SHORT).await;
@@ -86,6 +84,13 @@ async fn a_file_that_is_no_store_is_left_as_it_is() {
     let nowhere = FileStore::new(scratch.path().join("store").join("below a file"));
     let error = nowhere.set("k", b"v").await.unwrap_err();
     assert!(matches!(error, StoreError::File { .. }), "{error}");
+}
+
+/// Takes the lock of the store, as a slow writer does, until the file is dropped.
+fn take_lock(path: &Path) -> std::fs::File {
+    let lock = std::fs::File::open(beside(path, ".lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    lock
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {
