@@ -100,7 +100,7 @@ where
                 }
             })),
         };
-        drop_guarded(|| {
+        drop_guarded(&mut || {
             this.running.set(None);
             *this.begin = None;
             *this.waits = None;
