@@ -94,7 +94,7 @@ impl From<anyhow::Error> for Failed {
 
 /// How many random programs a test checks.
 pub(crate) fn random_programs() -> u64 {
-    if thorough() { 300 } else { 24 }
+    if thorough() { 300 } else { 12 }
 }
 
 /// Checks many seeds, several at a time.

@@ -644,7 +644,7 @@ mod tests {
             1 => Just(Step::ShutDown),
         ];
         let mut runner = TestRunner::new(Config {
-            cases: 3_000,
+            cases: some_of(3_000),
             failure_persistence: None,
             ..Config::default()
         });
