@@ -1,7 +1,7 @@
 //! Agents with a runtime that only writes down what it is told.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use farref_proto::{
 };
 
 use super::proxy::Proxy;
-use super::tls::certificates::{Authority, worker_tls};
+use super::tls::certificates::{Authority, tls};
 use super::*;
 use crate::agent::{CallMessage, FunctionRef, Origins, TraceContext};
 use crate::codec::{Part, Payload};
@@ -301,6 +301,7 @@ impl Side {
     /// The same with TLS.
     pub(super) async fn tls_pair() -> [Self; 2] {
         static AUTHORITY: LazyLock<Authority> = LazyLock::new(Authority::new);
+        static FILES: AtomicU32 = AtomicU32::new(0);
         let book = Arc::default();
         let side = |worker| {
             let bind = BindOptions {
@@ -308,7 +309,10 @@ impl Side {
                 ..BindOptions::default()
             };
             let mut setup = Setup::new(worker, bind, &book);
-            setup.tls = Some(worker_tls(&AUTHORITY, &setup.node.to_string()));
+            // Tests run side by side, and each writes files of its own.
+            let file = format!("{worker}-{}", FILES.fetch_add(1, Ordering::Relaxed));
+            let uri = format!("farref:worker/{}", setup.node).replace('#', "%23");
+            setup.tls = Some(tls(AUTHORITY.issue(&file, &[&uri])));
             setup.start()
         };
         [side(1).await, side(2).await]
