@@ -88,7 +88,9 @@ fn probes_plainly() -> u64 {
 #[farref::remote]
 async fn add_plainly_on(to: String) -> farref::Result<i64> {
     let me = Worker::current().expect("inside of a remote function");
-    add_plainly::on(&me.peer(&to)?, 1, 2).await
+    // A worker that has just joined learns the names of the others one after the other.
+    let peer = me.wait_for_peer(&to, TEST_TIMEOUT).await?;
+    add_plainly::on(&peer, 1, 2).await
 }
 
 /// F1: as many computations as the runtime has threads and more, for longer than a worker may be silent.
