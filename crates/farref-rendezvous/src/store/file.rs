@@ -26,8 +26,10 @@ use super::{Store, StoreFuture};
 const MAGIC: &[u8; 8] = b"farrefS\x01";
 /// How large the file may become.
 const LIMIT: usize = 64 << 20;
-/// How long a writer waits for its turn.
+/// How long a writer waits for its turn if no other writes meanwhile.
 const LOCK: Duration = Duration::from_secs(10);
+/// How long a writer waits for its turn at most.
+const LOCK_UNDER_LOAD: Duration = Duration::from_secs(60);
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -295,7 +297,8 @@ impl Paths {
 
     /// Waits for the lock; closing the file gives it back.
     fn lock(&self) -> Result<File, StoreError> {
-        let mut began = std::time::Instant::now();
+        let began = std::time::Instant::now();
+        let mut changed = began;
         let mut version = self.version();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -311,13 +314,13 @@ impl Paths {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(failed("lock", &self.lock, error.into())),
             }
-            // Under load, others may come first for longer than any limit. Only one that keeps the lock
-            // without writing is an error.
+            // Under load, others may come first for a long time. As long as they write, none of them
+            // is stopped.
             let now = self.version();
             if now != version {
-                (version, began) = (now, std::time::Instant::now());
+                (version, changed) = (now, std::time::Instant::now());
             }
-            if began.elapsed() > LOCK {
+            if changed.elapsed() > LOCK || began.elapsed() > LOCK_UNDER_LOAD {
                 return Err(StoreError::Locked {
                     path: self.lock.clone(),
                     waited: began.elapsed(),

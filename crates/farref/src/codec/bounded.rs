@@ -5,10 +5,9 @@ use std::any::TypeId;
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 
-use super::described;
 use super::error::CodecError;
 use super::fault::Fault;
-use super::forms::{Codec, DESCRIBED};
+use super::forms::{Codec, write_described_at_most};
 use crate::fingerprint;
 
 impl Codec {
@@ -26,9 +25,8 @@ impl Codec {
                 Err(_) => {}
             }
         }
-        let mut body = DESCRIBED.to_vec();
-        match described::write_at_most(value, &mut body, most) {
-            Ok(()) => Ok(Some(body)),
+        match write_described_at_most(value, most) {
+            Ok(bytes) => Ok(Some(bytes)),
             Err(fault) if fault.is_full() => Ok(None),
             Err(fault) => Err(CodecError::new(fault)),
         }

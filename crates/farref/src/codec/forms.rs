@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::compact::{nothing_left, read_compact};
 use super::error::CodecError;
+use super::fault::Fault;
 use super::foreign::{self, FOREIGN};
 use super::value_codec::{ValueCodec, read_by};
 use super::vectors::{Brought, Look, Outgoing, TakenOut, copy_of, each_in};
@@ -222,13 +223,26 @@ thread_local! {
 
 pub(super) fn write_described<T: Serialize>(value: &T, lead: &[u8]) -> Result<Vec<u8>, CodecError> {
     let mut body = [lead, &DESCRIBED].concat();
-    described::write(value, &mut body)?;
+    let mut writer = described::Writer::new(&mut body);
+    value.serialize(&mut writer).map_err(CodecError::new)?;
+    Ok(body)
+}
+
+pub(super) fn write_described_at_most<T: Serialize>(
+    value: &T,
+    most: usize,
+) -> Result<Vec<u8>, Fault> {
+    let mut body = DESCRIBED.to_vec();
+    value.serialize(&mut described::Writer::at_most(&mut body, most))?;
     Ok(body)
 }
 
 fn read_described<T: DeserializeOwned>(body: &[u8]) -> Result<T, CodecError> {
     scope::may_read_again();
-    let (value, rest) = described::read(body)?;
-    nothing_left(rest)?;
+    let mut reader = described::Reader::new(body);
+    let value = reader
+        .part(|reader| T::deserialize(reader))
+        .map_err(CodecError::new)?;
+    nothing_left(reader.finish().map_err(CodecError::new)?)?;
     Ok(value)
 }

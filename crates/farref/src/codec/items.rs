@@ -79,11 +79,11 @@ fn write_otherwise<T: Serialize>(
 fn write_described<T: Serialize>(value: &T, body: &mut Vec<u8>) -> Result<(), CodecError> {
     let start = body.len();
     body.extend_from_slice(&DESCRIBED);
-    let written = described::write(value, body);
-    if written.is_err() {
+    let written = value.serialize(&mut described::Writer::new(body));
+    written.map_err(|fault| {
         body.truncate(start);
-    }
-    written
+        CodecError::new(fault)
+    })
 }
 
 /// Reads the value that `body` begins with, as [`read`] does, and says how many bytes it takes. For what is in order
@@ -115,7 +115,11 @@ fn read_in_form<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecErr
     match body.split_first_chunk() {
         Some((&DESCRIBED, body)) => {
             scope::may_read_again();
-            described::read(body)
+            let mut reader = described::Reader::new(body);
+            let value = reader
+                .part(|reader| T::deserialize(reader))
+                .map_err(CodecError::new)?;
+            Ok((value, reader.finish().map_err(CodecError::new)?))
         }
         Some((counts, body)) => {
             let mut reader = Reader::new(body);

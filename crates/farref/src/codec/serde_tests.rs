@@ -434,6 +434,10 @@ fn hostile_bytes_of_the_described_form_are_an_error() {
         assert!(Codec::Postcard.decode::<Untagged>(&body).is_err());
         assert!(Codec::Postcard.decode::<Vec<Step>>(&body).is_err());
         assert!(Codec::Postcard.decode::<Batch>(&body).is_err());
+        // These do not look at what came: it is skipped.
+        assert!(Codec::Postcard.decode::<Marker>(&body).is_err());
+        assert!(Codec::Postcard.decode::<Vec<Marker>>(&body).is_err());
+        assert!(Codec::Postcard.decode::<Option<Marker>>(&body).is_err());
     }
     let value = json!({"a": [1, {"b": "c"}, 0.5, null, true]});
     let body = write_described(&value, &[]).unwrap();

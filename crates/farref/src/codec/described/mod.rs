@@ -16,64 +16,12 @@
 //! | variant with content | a map of one entry, from its name to its content |
 //!
 //! A newtype is its content.
-//!
-//! Values are written and read through trait objects. Few types need this form, but which ones shows
-//! only at run time. Without trait objects the compiler would generate it for each type of a program.
 
 mod reader;
 mod writer;
 
-use serde::de::DeserializeOwned;
-
-use super::depth::Limited;
-use super::error::CodecError;
-use super::fault::Fault;
-use reader::Reader;
-use writer::Writer;
-
-/// Writes a value at the end of `body`. If it fails, part of the value may be there.
-pub(super) fn write(
-    value: &dyn erased_serde::Serialize,
-    body: &mut Vec<u8>,
-) -> Result<(), CodecError> {
-    write_at_most(value, body, usize::MAX).map_err(CodecError::new)
-}
-
-/// The same, up to about `most` bytes in all.
-pub(super) fn write_at_most(
-    value: &dyn erased_serde::Serialize,
-    body: &mut Vec<u8>,
-    most: usize,
-) -> Result<(), Fault> {
-    erased_serde::serialize(value, &mut Writer::at_most(body, most))
-}
-
-/// Reads the value at the start of `body`. Also returns the bytes behind the value.
-pub(super) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<(T, &[u8]), CodecError> {
-    let mut value = None;
-    let rest = read_by(body, &mut |reader| {
-        value = Some(T::deserialize(Limited::new(reader))?);
-        Ok(())
-    })?;
-    let value = value.ok_or_else(|| CodecError::new("the value was not read"))?;
-    Ok((value, rest))
-}
-
-/// Calls `read` with a deserializer. Returns the bytes behind the value.
-fn read_by<'de>(
-    body: &'de [u8],
-    read: &mut dyn FnMut(
-        &mut dyn erased_serde::Deserializer<'de>,
-    ) -> Result<(), erased_serde::Error>,
-) -> Result<&'de [u8], CodecError> {
-    let mut reader = Reader::new(body);
-    let outcome = reader.part(|reader| {
-        let mut reader = <dyn erased_serde::Deserializer<'_>>::erase(reader);
-        read(&mut reader).map_err(Fault::said)
-    });
-    outcome.map_err(CodecError::new)?;
-    reader.finish().map_err(CodecError::new)
-}
+pub(super) use reader::Reader;
+pub(super) use writer::Writer;
 
 /// What a part begins with.
 mod tag {

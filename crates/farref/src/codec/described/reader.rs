@@ -1,11 +1,11 @@
-//! Reading the described form.
+//! Reading the described form, within the limits of the compact one.
 //!
-//! The number of elements needs no limit: each takes at least one byte, also if its type does not
-//! look at it. The caller limits how deep values nest.
+//! Nesting is limited as there (RD-1); what a type recurs through without asking for an option, a
+//! sequence, a map or an enum is `deserialize_any`, which is counted too. The number of elements needs
+//! no limit (RD-2): each takes a byte at least, also if its type does not look at it.
 //!
-//! A value is never read as something else: a tuple must have all its elements, because they have no
-//! names that would show which one is missing, and a struct must not have fields that it does not
-//! read.
+//! Nothing is taken for something else (RD-3): a tuple has all its elements, as it has no names by which one that
+//! is left out could be told, and a struct is written with no field that it does not read.
 
 use postcard::Deserializer as Postcard;
 use postcard::de_flavors::Slice;
@@ -17,29 +17,33 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
+use super::super::depth::{MAX_DEPTH, too_deep};
 use super::super::fault::Fault;
 use super::tag;
 
 /// Reads one value.
-pub(super) struct Reader<'de> {
+pub(in crate::codec) struct Reader<'de> {
     postcard: Postcard<'de, Slice<'de>>,
     /// The tag of the part that comes next, if it has been looked at.
     next: Option<u8>,
     /// How many tags were passed: by this one sees whether something was read.
     passed: usize,
+    /// How much deeper it may go.
+    depth: u32,
 }
 
 impl<'de> Reader<'de> {
-    pub(super) fn new(body: &'de [u8]) -> Self {
+    pub(in crate::codec) fn new(body: &'de [u8]) -> Self {
         Self {
             postcard: Postcard::from_bytes(body),
             next: None,
             passed: 0,
+            depth: MAX_DEPTH,
         }
     }
 
     /// Reads one part, and goes past it if its type does not look at what came.
-    pub(super) fn part<T>(
+    pub(in crate::codec) fn part<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
@@ -52,7 +56,7 @@ impl<'de> Reader<'de> {
     }
 
     /// What is left of the bytes.
-    pub(super) fn finish(self) -> Result<&'de [u8], Fault> {
+    pub(in crate::codec) fn finish(self) -> Result<&'de [u8], Fault> {
         Ok(self.postcard.finalize()?)
     }
 
@@ -80,6 +84,16 @@ impl<'de> Reader<'de> {
         }
         self.pass();
         Ok(())
+    }
+
+    fn below<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+        let Some(depth) = self.depth.checked_sub(1) else {
+            return Err(Fault::said(too_deep()));
+        };
+        self.depth = depth;
+        let value = read(self)?;
+        self.depth += 1;
+        Ok(value)
     }
 
     /// Reads a tuple of this length.
@@ -160,7 +174,10 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     type Error = Fault;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        self.visit(visitor)
+        match self.peek()? {
+            tag::SOME | tag::SEQ | tag::MAP => self.below(|reader| reader.visit(visitor)),
+            _ => self.visit(visitor),
+        }
     }
 
     forward_to_deserialize_any! {
@@ -170,9 +187,9 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
         match self.peek()? {
-            tag::NONE | tag::SOME | tag::UNIT => self.visit(visitor),
+            tag::NONE | tag::SOME | tag::UNIT => self.deserialize_any(visitor),
             // Formats that have no options of their own write the content alone.
-            _ => visitor.visit_some(self),
+            _ => self.below(|reader| visitor.visit_some(reader)),
         }
     }
 
@@ -183,6 +200,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     ) -> Result<V::Value, Fault> {
         visitor.visit_newtype_struct(self)
     }
+
+    // As deep as the program's types make them, whatever the bytes say.
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, Fault> {
         self.tuple(len, visitor)
@@ -219,11 +238,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
                 let name: StrDeserializer<'_, Fault> = self.content::<&str>()?.into_deserializer();
                 visitor.visit_enum(name)
             }
-            tag::MAP => {
-                let value = visitor.visit_enum(&mut *self)?;
-                self.expect_end()?;
+            tag::MAP => self.below(|reader| {
+                let value = visitor.visit_enum(&mut *reader)?;
+                reader.expect_end()?;
                 Ok(value)
-            }
+            }),
             _ => Err(Fault::said("there is no variant where one is read")),
         }
     }

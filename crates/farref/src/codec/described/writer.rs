@@ -11,13 +11,18 @@ use super::super::fault::Fault;
 use super::tag;
 
 /// Writes one value.
-pub(super) struct Writer<'b> {
+pub(in crate::codec) struct Writer<'b> {
     postcard: Postcard<Bounded<'b>>,
 }
 
 impl<'b> Writer<'b> {
-    /// Writes at the end of `body`, up to so many bytes in all, but for a few.
-    pub(super) fn at_most(body: &'b mut Vec<u8>, most: usize) -> Self {
+    /// Writes after what is there already.
+    pub(in crate::codec) fn new(body: &'b mut Vec<u8>) -> Self {
+        Self::at_most(body, usize::MAX)
+    }
+
+    /// The same, up to so many bytes in all, but for a few.
+    pub(in crate::codec) fn at_most(body: &'b mut Vec<u8>, most: usize) -> Self {
         let output = Bounded { bytes: body, most };
         Self {
             postcard: Postcard { output },
@@ -181,7 +186,7 @@ impl<'a, 'b> Serializer for &'a mut Writer<'b> {
 }
 
 /// A sequence or map that has begun.
-pub(super) struct Open<'a, 'b> {
+pub(in crate::codec) struct Open<'a, 'b> {
     writer: &'a mut Writer<'b>,
     ends: u8,
 }
