@@ -161,19 +161,6 @@ pub(crate) fn write(
     to: Option<NodeId>,
     encode: impl FnOnce() -> Result<Vec<u8>, CodecError>,
 ) -> Result<Encoded, Unwritten> {
-    let mut encode = Some(encode);
-    write_with(core, to, &mut || match encode.take() {
-        Some(encode) => encode(),
-        None => Err(CodecError::new("the value was written already")),
-    })
-}
-
-/// Calls `encode` once. Not generic, so that the compiler does not generate it for each type.
-fn write_with(
-    core: &Arc<Core>,
-    to: Option<NodeId>,
-    encode: &mut dyn FnMut() -> Result<Vec<u8>, CodecError>,
-) -> Result<Encoded, Unwritten> {
     let carried = Entered::new(
         &CARRIED,
         Carried::Out(WriteScope {

@@ -100,7 +100,7 @@ where
                 }
             })),
         };
-        drop_guarded(&mut || {
+        drop_guarded(|| {
             this.running.set(None);
             *this.begin = None;
             *this.waits = None;

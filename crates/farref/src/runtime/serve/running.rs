@@ -101,7 +101,7 @@ pub(super) async fn supervise<T>(
             .await
         }
     };
-    drop_guarded(&mut || future.set(None));
+    drop_guarded(|| future.set(None));
     outcome
 }
 
@@ -117,41 +117,18 @@ impl Supervision {
         &mut self,
         call: &Arc<Current>,
         context: &mut Context<'_>,
-        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Result<T, Failure>>,
+        poll: impl FnOnce(&mut Context<'_>) -> Poll<Result<T, Failure>>,
     ) -> Poll<Result<T, Failure>> {
-        let mut outcome = None;
-        let failure = self.poll_once(call, context, &mut |context| {
-            if let Poll::Ready(ready) = poll(context) {
-                outcome = Some(ready);
-            }
-            outcome.is_some()
-        });
-        match (outcome, failure) {
-            (Some(outcome), _) => Poll::Ready(outcome),
-            (None, Some(failure)) => Poll::Ready(Err(failure)),
-            (None, None) => Poll::Pending,
-        }
-    }
-
-    /// Calls `poll`, which returns whether it is done. If it is not, returns why it may not go on.
-    ///
-    /// Not generic, so that the compiler does not generate it for each function of a program.
-    fn poll_once(
-        &mut self,
-        call: &Arc<Current>,
-        context: &mut Context<'_>,
-        poll: &mut dyn FnMut(&mut Context<'_>) -> bool,
-    ) -> Option<Failure> {
         let polled = catch_unwind(AssertUnwindSafe(|| {
             polled::polling(call.function(), || call.enter(|| poll(context)))
         }));
         match polled {
-            Ok(true) => return None,
-            Ok(false) => {}
-            Err(panic) => return Some(panicked(&*panic)),
+            Ok(Poll::Ready(outcome)) => return Poll::Ready(outcome),
+            Ok(Poll::Pending) => {}
+            Err(panic) => return Poll::Ready(Err(panicked(&*panic))),
         }
         if call.signal.watch(context.waker()) {
-            return Some(Failure::Cancelled);
+            return Poll::Ready(Err(Failure::Cancelled));
         }
         // Only what has to wait needs a timer.
         if let Some(at) = call.deadline {
@@ -159,16 +136,16 @@ impl Supervision {
                 .timer
                 .get_or_insert_with(|| Box::pin(sleep_until(at.into())));
             if timer.as_mut().poll(context).is_ready() {
-                return Some(Failure::DeadlineExceeded);
+                return Poll::Ready(Err(Failure::DeadlineExceeded));
             }
         }
-        None
+        Poll::Pending
     }
 }
 
 /// Drops what a function leaves behind that did not come to its end. Its destructors are the
 /// program's: if one panics, the call has an outcome all the same.
-pub(super) fn drop_guarded(drop: &mut dyn FnMut()) {
+pub(super) fn drop_guarded(drop: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(drop)) {
         tracing::error!(failure = ?panicked(&*panic), "a destructor panicked");
     }
