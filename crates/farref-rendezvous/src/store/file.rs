@@ -299,7 +299,7 @@ impl Paths {
     fn lock(&self) -> Result<File, StoreError> {
         let began = std::time::Instant::now();
         let mut changed = began;
-        let mut version = self.version();
+        let mut version = None; // looked at only if the lock is taken
         let mut pause = FIRST_PAUSE;
         loop {
             let mut options = OpenOptions::new();
